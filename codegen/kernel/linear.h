@@ -86,7 +86,7 @@ struct Linear {
   std::vector<Node> body;
   std::vector<Node> params;   // in slot order; slots that are not used are nullptr
   std::vector<bool> written;  // per slot: some Store writes it
-  uint64_t streaming = 0;     // bit mask of slots: inputs read once, larger than the L2 cache
+  uint64_t streaming = 0;     // bit mask of slots: inputs read once (codegen/streaming.h)
   bool is_gemm = false;       // has the loops of a matrix product or convolution
   bool is_chain = false;      // of products: quotients need no last bit
 };

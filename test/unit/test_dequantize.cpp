@@ -189,7 +189,7 @@ TEST_CASE("products with quantised weights are those with their values") {
   }
 }
 
-TEST_CASE("many rows and values are rounded to halves where there are tiles of them") {
+TEST_CASE("many rows and values are rounded to bf16 where there are tiles of it") {
   constexpr const char* kDevice = "CPU:71";
   {
     const EnvOverride units("CPU_UNITS", "plain amx-bf16"), cores("THREADS", "2");
@@ -230,7 +230,7 @@ TEST_CASE("values of a quantised weight are computed straight into tiles, by vec
     Jit product([&](const Tensor& x) { return weight.linear(x); });
     const Tensor x = Tensor::from(waves(rows * w.in), {rows, w.in}).to(kDevice).realize();
     for (int call = 0; call < 3; ++call) product(x).realize();
-    // Both operands as halves; values as floats would be four bytes each beside them.
+    // Both operands as bf16; values as floats would be four bytes each beside them.
     CHECK(product.statistics().arena_bytes < 3 * w.out * w.in + 3 * rows * w.in);
     CHECK(product.statistics().kernels == 3);
   }

@@ -79,7 +79,6 @@ class LlvmPrinter {
   std::string address(Node param, Str index, bool inbounds);
   std::string from_memory(DType t, Str v);
   std::string to_memory(DType t, Str v);
-  void prefetch(Node load);
   std::string load_one(Node param, DType t, Str index, int align);
   void store_one(Node param, DType t, Str bits, Str index, int align);
   std::string gather(Node n, Str index);
@@ -90,7 +89,7 @@ class LlvmPrinter {
   std::string memory_suffix(DType t) const {
     return llvm_text::suffix_of(t.is_bool() ? kU8.vec(t.lanes) : t);
   }
-  void combine_lanes(Node n);
+  void prefetch(Node load), combine_lanes(Node n);
   void scatter(Node n, Str bits);
 
   // --- arithmetic --------------------------------------------------------------------------------

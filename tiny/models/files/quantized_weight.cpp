@@ -7,7 +7,7 @@ namespace tiny {
 namespace {
 
 constexpr int64_t kRows = 16, kUnit = 32, kWords = 8;  // of a panel; elements, words of a unit
-constexpr int64_t kManyRows = 48;                      // of x; see measurements.md
+constexpr int64_t kManyRows = 48;  // of x, from where on computing tiles of values is worth it
 
 // Bytes of x with what belongs to them, for all blocks and units of its rows.
 struct ByteRows {
