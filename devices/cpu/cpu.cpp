@@ -210,8 +210,8 @@ CpuDevice::CpuDevice(std::string_view compiler, int64_t threads)
 
 // Huge pages are asked for where a block is larger than L2 caches are: what is read there once
 // comes from memory the faster for it (measurements.md: huge_pages). In smaller ones they put
-// columns that are read at a stride of 4 KiB into the same sets of a cache: a product of 1024 x 1024
-// took a fifth longer.
+// columns that are read at a stride of 4 KiB into the same sets of a cache: a product of 1024 x
+// 1024 took a fifth longer.
 void* CpuDevice::alloc(size_t bytes) {
   constexpr size_t kHugePage = 2 << 20, kLarge = 8 << 20;
   const size_t size = std::max(kSmallestBlock, round_up(bytes, kAlignment));

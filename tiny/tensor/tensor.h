@@ -502,7 +502,7 @@ std::string default_device();
 bool is_gpu(const std::string& device);  // "": the default one; a group's: its first member
 // Whether it is a CPU with matrix units that multiply tiles of bf16.
 bool has_tiles_of_halves(const std::string& device);
-int shard_axis(Node n);                  // of a node on a group of devices
+int shard_axis(Node n);  // of a node on a group of devices
 // The memory that a node's values are in, the first piece's of several: it stays the same where
 // they are assigned to in place. Empty for values that are not computed.
 std::weak_ptr<const void> memory_of(Node n);
