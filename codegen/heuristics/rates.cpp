@@ -184,6 +184,14 @@ double step_cost(int64_t rows, const RegisterTile& tile) {
   return (1 + 2 * loads / products) / used;
 }
 
+// Two of each are done at a time, but loads also cross cache lines and miss (measurements.md:
+// load_bound).
+double load_bound(const RegisterTile& tile) {
+  constexpr double kLoad = 1.4;
+  const double loads = tile.rows + tile.vectors, products = tile.rows * tile.vectors;
+  return std::max(1.0, kLoad * loads / products);
+}
+
 // A panel of columns is not to be cut.
 RegisterTile register_tile(const Target& target, int64_t rows, int64_t vectors, bool extends) {
   constexpr int64_t kMaxVectors = 4, kMaxRows = 16;

@@ -166,4 +166,7 @@ RegisterTile register_tile(const Target& target, int64_t rows, int64_t vectors, 
 // vectors are loaded, and an element for each row, and cost half as much as products.
 double step_cost(int64_t rows, const RegisterTile& tile);
 
+// How much longer the products of a tile take than those of one with few loads beside them.
+double load_bound(const RegisterTile& tile);
+
 }  // namespace tiny

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "codegen/heuristics/rates.h"
 #include "codegen/kernel/facts.h"
 #include "codegen/passes/passes.h"
 #include "tiny/rewrite/algebra.h"
@@ -137,12 +138,20 @@ double Tuner::column_cost(Node r) const {
     if (r && contains(item, range_id(r))) {
       for (const Access& a : accesses_)
         if (a.item == item) c += cost(a, r);
+      if (item->op == Op::Reduce) c *= tile_cost(r);
     } else {
       own_vector(item, &c);
     }
     sum += c;
   }
   return sum;
+}
+
+double Tuner::tile_cost(Node r) const {
+  Node u = target_.kind == Target::Kind::Cpu ? reuse_range(range_id(r)) : nullptr;
+  if (!u) return 1;
+  return load_bound(
+      register_tile(target_, extent(u), ceil_div(extent(r), lanes_for(r)), /*extends=*/true));
 }
 
 double Tuner::fold_cost(Node reduce, Node r) const {

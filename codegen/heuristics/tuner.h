@@ -90,6 +90,9 @@ class Tuner {
 
   double column_cost(Node r) const;
 
+  // How much longer a CPU's sums take whose tiles have their vectors along the range (load_bound).
+  double tile_cost(Node r) const;
+
   // Combining the lanes at the end takes about as long as four loads, once for each result.
   double fold_cost(Node reduce, Node r) const;
 

@@ -174,6 +174,22 @@ std::vector<Node> first_products(const std::vector<Node>& items) {
   return products;
 }
 
+// Products of vectors that a loop adds up, as those of a tile: of the factors the more numerous
+// ones come one after the other, each with all products that it is in, so that registers hold the
+// others and a single one of them.
+void by_factors(std::vector<Node>& items) {
+  std::vector<Node> factors[2];
+  for (Node item : items) {
+    if (item->op != Op::Reduce || item->dtype.lanes == 1 || item->src(0)->op != Op::Mul) return;
+    for (int i : {0, 1})
+      if (Node f = item->src(0)->src(i); !contains(factors[i], f)) factors[i].push_back(f);
+  }
+  const int more = factors[0].size() > factors[1].size() ? 0 : 1;
+  std::ranges::stable_sort(items, {}, [&](Node item) {
+    return std::ranges::find(factors[more], item->src(0)->src(more)) - factors[more].begin();
+  });
+}
+
 class Linearizer {
  public:
   Linearizer(Node sink, bool branches) : traits_{branches} {
@@ -444,6 +460,7 @@ class Linearizer {
         for (Node r : *before)
           if (contains(block.updates, r)) need(make(Op::Prefix, r->dtype, r->srcs(), r->payload));
     rescale(block.updates);
+    by_factors(block.updates);
     for (Node item : block.updates) {
       if (item->op == Op::Stage) fill(item);
       if (item->op != Op::Reduce) continue;

@@ -172,15 +172,18 @@ class Layouts {
     return plan ? build::cast(view(*plan, top->shape()), top->dtype) : top;
   }
 
-  static Node with_affine_operands(Node n) {
+  static Node with_affine_operands(Node n, bool dense = false) {
     std::vector<Node> srcs;
-    for (Node s : n->src(0)->srcs()) srcs.push_back(with_affine_indices(s));
+    for (Node s : n->src(0)->srcs()) {
+      Node view = with_affine_indices(s);
+      srcs.push_back(dense ? with_dense_indices(view) : view);
+    }
     Node product = with_sources(n->src(0), srcs);
     return with_sources(n, std::span(&product, 1));
   }
 
   Node with_packed_operands(Node n) {
-    if (target_.kind == Target::Kind::Cpu) n = with_affine_operands(n);
+    if (target_.kind == Target::Kind::Cpu) n = with_affine_operands(n, true);
     Node x = n->src(0);
     const std::vector<OperandPlan> plans = plan_packing(n, target_);
     if (plans.empty()) return n;

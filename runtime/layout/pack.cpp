@@ -61,6 +61,75 @@ bool is_staged(Node n, const Operands& operands, const std::vector<Node>& ranges
   return is_worth_staging(own[0], own[1], terms, others, mma, target);
 }
 
+// The axis of a CPU's product that vectors of its results are to lie along.
+class VectorAxis {
+ public:
+  VectorAxis(Node product, const Operands& operands, const std::vector<Node>& ranges,
+             const Target& target)
+      : n_(product), operands_(operands), ranges_(ranges), target_(target) {}
+
+  // -1: there is none.
+  int best() const {
+    int best = -1;
+    double best_cost = 0;
+    const auto consider = [&](int i, double c) {
+      if (best >= 0 && c > best_cost) return;
+      best = i;  // of equals the one that results are written along
+      best_cost = c;
+    };
+    const auto kind = [&](int o, int i) { return walk_of(operands_[o], ranges_[i]).kind; };
+    for (int i = 0; i < n_->rank; ++i)
+      if (!is_reduced(n_, i) && n_->src(0)->shape()[i] >= 4) consider(i, cost(i));
+    // Where too few vectors lie in order the other operand may be packed for better tiles.
+    for (int o : {0, 1}) {
+      if (best < 0 || kind(o, best) != Walk::Contiguous || kind(1 - o, best) != Walk::None)
+        continue;
+      best_cost *= wait(operands_[o], best);
+      for (int i = 0; i < n_->rank; ++i)
+        if (!is_reduced(n_, i) && kind(1 - o, i) == Walk::Movable && kind(o, i) == Walk::None)
+          consider(i, cost(i) * wait(operands_[1 - o], i));
+      break;
+    }
+    return best;
+  }
+
+ private:
+  // Vector loads and arithmetic for each vector of products when axis `i` is the one of the
+  // vectors, and the work of packing, by a kernel more, shared out among them.
+  double cost(int i) const {
+    constexpr double kGather = 1.5, kPack = 4, kKernel = 8192;  // of a lane, of an element, of all
+    const Ints shape = n_->src(0)->shape();
+    const int64_t lanes = target_.vector_bytes / 4, vectors = ceil_div(shape[i], lanes);
+    const auto each = static_cast<double>(lanes) / static_cast<double>(numel(shape));
+    double sum = 0;
+    for (const ProductOperand& o : operands_) {
+      const auto elements = static_cast<double>(numel(o.point->shape()));
+      switch (walk_of(o, ranges_[i]).kind) {
+        case Walk::None: sum += 0.5; break;
+        case Walk::Contiguous: sum += 1; break;
+        case Walk::Movable: sum += 1 + (kPack * elements + kKernel) * each; break;
+        case Walk::Irregular: sum += kGather * static_cast<double>(lanes); break;
+      }
+    }
+    return sum * static_cast<double>(vectors * lanes) / static_cast<double>(shape[i]);
+  }
+
+  // How much longer tiles take whose vectors lie along the axis, of an operand of so many rows.
+  double wait(const ProductOperand& o, int i) const {
+    int64_t rows = 1;
+    for (int axis = 0; axis < n_->rank; ++axis)
+      if (!is_reduced(n_, axis) && walk_of(o, ranges_[axis]).kind == Walk::None)
+        rows = std::max(rows, n_->src(0)->shape()[axis]);
+    const int64_t vectors = ceil_div(n_->src(0)->shape()[i], int64_t{target_.vector_bytes / 4});
+    return load_bound(register_tile(target_, rows, vectors, true));
+  }
+
+  Node n_;
+  const Operands& operands_;
+  const std::vector<Node>& ranges_;
+  const Target& target_;
+};
+
 class PackPlanner {
  public:
   explicit PackPlanner(const Target& target) : target_(target) {}
@@ -113,7 +182,7 @@ class PackPlanner {
     const bool staged = gpu && is_staged(n, operands, ranges, target_);
     if (staged && has_mma_units(operands, target_)) return {};
     const ProductOperand* turned = staged ? turned_operand(n, operands, ranges) : nullptr;
-    const int axis = gpu ? -1 : best_axis(n, operands, ranges);
+    const int axis = gpu ? -1 : VectorAxis(n, operands, ranges, target_).best();
     std::vector<OperandPlan> plans;
     for (const ProductOperand& o : operands) {
       const int own = gpu && &o != turned ? own_axis(n, o, operands, ranges) : axis;
@@ -241,41 +310,6 @@ class PackPlanner {
     return step;
   }
 
-  // Vector loads and arithmetic for each vector of products when `range` is the vector range, and
-  // the work of packing shared out among them.
-  double cost(const Operands& operands, Node range, int64_t size, int64_t work) const {
-    const double lanes = target_.vector_bytes / 4.0, n = static_cast<double>(size);
-    const double filled =
-        n / (static_cast<double>(static_cast<int64_t>((n + lanes - 1) / lanes)) * lanes);
-    double sum = 0;
-    for (const ProductOperand& o : operands) {
-      const double elements = static_cast<double>(numel(o.point->shape()));
-      switch (walk_of(o, range).kind) {
-        case Walk::None: sum += 0.5; break;
-        case Walk::Contiguous: sum += 1; break;
-        case Walk::Movable: sum += 1 + 4 * elements * lanes / static_cast<double>(work); break;
-        case Walk::Irregular: sum += 1.5 * lanes; break;
-      }
-    }
-    return sum / filled;
-  }
-
-  int best_axis(Node n, const Operands& operands, const std::vector<Node>& ranges) const {
-    const int64_t work = numel(n->src(0)->shape());
-    int best = -1;
-    double best_cost = 0;
-    for (int i = 0; i < n->rank; ++i) {
-      const int64_t size = n->src(0)->shape()[i];
-      if (is_reduced(n, i) || size < 4) continue;
-      const double c = cost(operands, ranges[i], size, work);
-      if (best < 0 || c <= best_cost) {  // of equals the one that results are written along
-        best = i;
-        best_cost = c;
-      }
-    }
-    return best;
-  }
-
   // Whether from one result to the next the innermost axis is walked by more than one element.
   static bool steps_over(const ProductOperand& o, const std::vector<Node>& ranges, Node reduce) {
     if (o.at.empty()) return false;
@@ -292,8 +326,8 @@ class PackPlanner {
 
 namespace {
 
-// `view` by way of memory in the order of the first of the views that it is made of, from below,
-// with which it has what is asked for.
+// `view` by way of memory in the order of the smallest of the views that it is made of with which
+// it has what is asked for; of equals the one that is furthest below.
 template <class IsRight> Node by_way_of_memory(Node view, IsRight is_right) {
   constexpr int64_t kUses = 32;
   const auto fits = [&](Node v) {
@@ -303,13 +337,17 @@ template <class IsRight> Node by_way_of_memory(Node view, IsRight is_right) {
   if (fits(view)) return view;
   std::vector<Node> views;  // from the product down
   for (Node v = view; is_view(v); v = v->src(0)) views.push_back(v);
+  Node best = view;
+  int64_t least = numel(view->shape()) / kUses + 1;  // elements
   for (size_t i = views.size(); i-- > 0;) {
-    if (numel(view->shape()) < kUses * numel(views[i]->shape())) continue;
+    if (numel(views[i]->shape()) >= least) continue;
     Node now = build::contiguous(views[i]);
     for (size_t above = i; above-- > 0;) now = with_sources(views[above], std::span(&now, 1));
-    if (fits(now)) return now;
+    if (!fits(now)) continue;
+    best = now;
+    least = numel(views[i]->shape());
   }
-  return view;
+  return best;
 }
 
 // Whether some axis of memory is walked in larger steps than one, or backwards.
@@ -317,6 +355,16 @@ bool has_steps(const ProductOperand& o) {
   return std::ranges::any_of(o.at, [](Node at) {
     const auto terms = to_sum(at).terms;
     return !terms.empty() && std::ranges::min(terms, {}, &Sum::Term::factor).factor != 1;
+  });
+}
+
+// Whether elements of memory between those that are read are no others': of an axis every second
+// one alone, say.
+bool skips_elements(const ProductOperand& o) {
+  return std::ranges::any_of(o.at, [](Node at) {
+    const auto terms = to_sum(at).terms;
+    return !terms.empty() &&
+           std::ranges::all_of(terms, [](const auto& t) { return std::abs(t.factor) > 1; });
   });
 }
 
@@ -329,6 +377,11 @@ bool begins_apart(const ProductOperand& o) {
 
 Node with_affine_indices(Node view) {
   return by_way_of_memory(view, [](const ProductOperand& o) { return is_affine(o); });
+}
+
+Node with_dense_indices(Node view) {
+  return by_way_of_memory(
+      view, [](const ProductOperand& o) { return is_affine(o) && !skips_elements(o); });
 }
 
 Node with_plain_operands(Node reduce, const Target& target) {

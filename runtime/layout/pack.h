@@ -29,6 +29,10 @@ std::vector<OperandPlan> plan_unit_rows(Node reduce, const Target& target);
 // the product.
 Node with_affine_indices(Node view);
 
+// The same where elements of its memory are left out, as by a convolution of 1 x 1 that steps over
+// pixels: what is read lies together then, and pixels of all rows are one axis.
+Node with_dense_indices(Node view);
+
 // Both operands of a product for matrix units, no windows, by way of memory where one is read with
 // a condition (padding), and for wgmma where it is read backwards or in steps, where its rows begin
 // between multiples of 16 bytes, or where it is narrower than the other one. As they are where that

@@ -180,6 +180,36 @@ TEST_CASE("tiles whose rows lie next to each other are stored row by row") {
   CHECK(stores(64, 16, "store <16 x float>") == 16 + 2 * 16);  // and of the sums, twice
 }
 
+TEST_CASE("tiles of products hold the factors that are fewer, and one of the others at a time") {
+  // Fourteen rows of two vectors: with all rows' elements held there would be too few registers.
+  Choice choice;
+  choice.options = {{OptKind::Split, 0, 16, {}},
+                    {OptKind::Bind, 3, static_cast<int64_t>(RangeKind::Vector), {}},
+                    {OptKind::Bind, 0, static_cast<int64_t>(RangeKind::Unroll), {}},
+                    {OptKind::Split, 1, 14, {}},
+                    {OptKind::Bind, 4, static_cast<int64_t>(RangeKind::Unroll), {}}};
+  const Lowered l = lower(turned_product(56, 32, 20), "k", cpu_target(), {}, &choice);
+  const std::string& text = l.source.text;
+  CHECK(occurrences(text, "= alloca <16 x float>") == 28);
+  size_t element = 0, vector = 0;
+  for (int i = 0; i < 3; ++i) element = text.find("= load float,", element + 1);
+  for (int i = 0; i < 2; ++i) vector = text.find("= load <16 x float>,", vector + 1);
+  REQUIRE(element != std::string::npos);
+  REQUIRE(vector != std::string::npos);
+  CHECK(vector < element);
+}
+
+TEST_CASE("vectors lie along the axis whose number of them makes good tiles") {
+  // 49 vectors of rows make tiles of one, eight of columns those of six rows and four vectors.
+  const auto sums = [](int64_t rows, int64_t columns) {
+    const Lowered l = lower(turned_product(rows, columns, 300), "k", cpu_target());
+    return occurrences(l.source.text, "= alloca <16 x float>");
+  };
+  CHECK(sums(784, 128) == 24);
+  CHECK(sums(784, 96) == 24);
+  CHECK(sums(768, 112) == 24);  // seven vectors of columns, 48 of rows
+}
+
 TEST_CASE("products that are stored transposed are right, of sizes that no tile divides") {
   for (const int64_t size : {5, 7, 8, 9, 13})
     for (const int64_t out : {16, 40, 160})
@@ -197,9 +227,9 @@ TEST_CASE("products that are stored transposed are right, of sizes that no tile 
 }
 
 TEST_CASE("a product's panels are cut further where a core would have nothing to do at the end") {
-  // 80 columns are five panels: two cores would take as long as three panels.
+  // 320 columns are five panels: two cores would take as long as three panels.
   for (const int cores : {2, 4}) {
-    const Lowered l = lower(turned_product(49, 80, 300), "k", cpu_target(cores));
+    const Lowered l = lower(turned_product(49, 320, 300), "k", cpu_target(cores));
     const int64_t n = core_iterations(l);
     CAPTURE(n);
     CHECK(n >= 5);
