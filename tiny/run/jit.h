@@ -25,7 +25,9 @@
 // the function, data made from host values in it, a tensor from outside that was replaced by
 // another, tensors made inside that outlive the call (gradients as well: micro-steps that add up
 // are one function, with the optimizer's step; a cache has its full size and memory of its own
-// before). Plain C++ values that the function reads are those of the second call for ever.
+// before). Plain C++ values that the function reads are those of the second call for ever, and so
+// are tensors from outside that change places with others while all of them live, as by std::swap:
+// give such as arguments.
 //
 // JIT=0 calls the function each time; JIT=2 replays a plain list of launches where the device has
 // graphs; JIT_CHECK=1 compares each replay with a call.
