@@ -35,6 +35,14 @@ summary() {
     {fflush()}'
 }
 
+# doctest's errors behind the names of their cases, and what scripts call failed.
+errors_of() {
+  awk '/^TEST CASE:/ {name = $0}
+    /ERROR/ {if (name) print name; name = ""; left = 3}
+    /^(fail|FAIL|wrong)/ {print; next}
+    left-- > 0' "$1"
+}
+
 counts() { echo "$1 passed, $2 failed$([ "$3" -gt 0 ] && echo ", $3 skipped")"; }
 
 # run GROUP COMMAND...: adds the numbers of its closing line to the totals, and prints them with the
@@ -55,7 +63,7 @@ run() {
   if [ "$f" -gt 0 ]; then
     {
       echo "$group failed:"
-      grep -E '^TEST CASE:|ERROR|^(fail|FAIL|wrong)|^  (values|[a-z]+):' "$log" | head -n 30
+      errors_of "$log" | head -n 30
       tail -n 5 "$log"
     } | cut -c 1-400 >>"$errors"
   fi
