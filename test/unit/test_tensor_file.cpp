@@ -193,8 +193,8 @@ TEST_CASE("what a file's type cannot hold is an error") {
   const Tensor x = Tensor::from({1.0f, NAN}).reshape({1, 2});
   CHECK(error_of([&] { output_tensor("w", x, &stored_type("Q8_0")); }) ==
         "tensor w: rows of 2 elements cannot be written as Q8_0, whose blocks have 32");
-  CHECK(error_of([&] { output_tensor("w", x, &stored_type("Q4_K")); }) ==
-        "tensor w: f32 cannot be written as Q4_K");
+  CHECK(error_of([&] { output_tensor("w", x, &stored_type("Q3_K")); }) ==
+        "tensor w: f32 cannot be written as Q3_K");
   CHECK(error_of([&] { output_tensor("w", x.to(kI32), &stored_type("F32")); }) ==
         "tensor w: i32 cannot be written as F32");
   std::vector<float> values(64, 1);
