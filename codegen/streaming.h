@@ -1,5 +1,5 @@
 // Bit mask of streaming inputs, read once. GPUs load those that are larger than L2 with evict-first
-// so that they do not displace it, CPUs are asked for them ahead.
+// so that they do not displace it, CPUs (through LLVM) are asked for them ahead.
 #pragma once
 #include "codegen/target/target.h"
 #include "tiny/ir/node.h"

@@ -208,16 +208,16 @@ CpuDevice::CpuDevice(std::string_view compiler, int64_t threads)
       pool_(choose_threads(threads)),
       target_(detect_target(compiler_.language, pool_.threads())) {}
 
-// Huge pages are asked for where a block is larger than L2 caches are: what is read there once
-// comes from memory the faster for it (measurements.md: huge_pages). In smaller ones they put
-// columns that are read at a stride of 4 KiB into the same sets of a cache: a product of 1024 x
-// 1024 took a fifth longer.
+// Huge pages are asked for where a block is larger than an L2 cache: what is read there once comes
+// from memory the faster for it (measurements.md: huge_pages). In smaller blocks columns that are
+// read at a stride of 4 KiB would fall into the same sets of a cache: a product of 1024 x 1024 took
+// a fifth longer.
 void* CpuDevice::alloc(size_t bytes) {
   constexpr size_t kHugePage = 2 << 20, kLarge = 8 << 20;
   const size_t size = std::max(kSmallestBlock, round_up(bytes, kAlignment));
   const size_t alignment = size < kLarge ? kAlignment : kHugePage;
-  void* block = nullptr;  // of no wrap-around
-  if (size < bytes || posix_memalign(&block, alignment, size) != 0)
+  void* block = nullptr;
+  if (size < bytes /* wrapped around */ || posix_memalign(&block, alignment, size) != 0)
     throw DeviceError(cat("CPU: out of memory: cannot allocate ", bytes, " bytes"));
 #if defined(MADV_HUGEPAGE)
   if (size >= kLarge) madvise(block, size, MADV_HUGEPAGE);

@@ -74,7 +74,7 @@ void copy_if(Tensors& tensors, const std::function<bool(const Tensor&)>& holds) 
 
 // What every call gives: computed, and without gradients. What the function has assigned to tensors
 // from outside is computed with it, whether a result depends on it or not. A tensor from outside is
-// given back as a copy, which is what a replay gives: who lets a result go keeps that tensor.
+// given back as a copy, as by a replay: else a result that is let go looks like that tensor let go.
 Tensors run_plainly(const Tensors& arguments, const JitCore::Body& body) {
   const NodeMark begin(nodes());
   const AssignmentLog assigned;
@@ -323,9 +323,8 @@ void JitCore::State::check_nothing_left(const Capture& capture, const Tensors& o
   for (const Tensor& t : out) results.insert(t.node());
   for (Node n : nodes().held()) {
     if (!capture.is_new(n) || results.count(n) || n->device == 0 || recorded->keeps(n)) continue;
-    const auto is_left = [&](Node base) {
-      while (base->realized || is_movement(base->op) || is_for_gradients(base->op))
-        base = base->realized ? base->realized.load() : base->src(0);
+    const auto is_left = [&](Node part) {
+      const Node base = stored(part);
       if (base->op != Op::Buffer) return reads_any(base, made, saved);  // else another thread's
       const Buffer& b = *base->arg<BufferArg>().buffer;
       return !recorded->writes(b) && !saved.count(&b) && made.count(&b);

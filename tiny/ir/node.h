@@ -153,8 +153,7 @@ class Arena {
   std::vector<Node> unused_;
   std::vector<Node> held_;
   std::vector<std::unique_ptr<std::byte[]>> blocks_;
-  std::byte* cursor_ = nullptr;
-  std::byte* end_ = nullptr;
+  std::byte *cursor_ = nullptr, *end_ = nullptr;
 };
 
 // Makes `arena` current on this thread while in scope.
