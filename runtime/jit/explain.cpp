@@ -55,6 +55,12 @@ std::string explain_left(Node n) {
       "beginning, and a part of it is assigned to");
 }
 
+std::string explain_exchanged(Node n) {
+  return cat("Jit: the step puts a tensor from outside, ", describe(n),
+             ", in another's place, as std::swap and = do, which no replay would do: assign() its "
+             "values, or do it between calls");
+}
+
 std::string explain_lost(Node n) {
   const std::string which = cat("Jit: a tensor from outside that the step reads, ", describe(n));
   if (WaitingAssignments().has(n))

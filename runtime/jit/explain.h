@@ -25,6 +25,9 @@ class WaitingAssignments {
   std::set<Node> targets_;
 };
 
+// The step has put a tensor from outside in another's place.
+std::string explain_exchanged(Node n);
+
 // A tensor from outside that the step read is held by fewer than at the capture.
 std::string explain_lost(Node n);
 

@@ -11,8 +11,10 @@
 #include <tuple>
 
 #include "runtime/fusion/fuse.h"
+#include "runtime/jit/arguments.h"
 #include "runtime/jit/explain.h"
 #include "runtime/jit/forms.h"
+#include "runtime/jit/holders.h"
 #include "runtime/jit/replay.h"
 #include "runtime/launch/capture.h"
 #include "runtime/launch/profile.h"
@@ -102,66 +104,6 @@ void realize_assigned() {
   realize_all(all);
 }
 
-// --- Arguments -----------------------------------------------------------------------------------
-
-struct ArgumentSpec {
-  DType dtype;
-  Shape shape;
-  std::string device;
-  Shape bounds;  // of a Variable
-  bool operator==(const ArgumentSpec&) const = default;
-};
-
-std::string to_text(const ArgumentSpec& a) {
-  const std::string text = cat(a.dtype, ' ', tiny::to_text(a.shape), ' ', a.device);
-  if (a.bounds.empty()) return text;
-  return cat("a Variable in [", a.bounds[0], ", ", a.bounds[1], "], ", text);
-}
-
-ArgumentSpec spec_of(const Tensor& t, const Buffer& b) {
-  const bool is_variable = t.node()->op == Op::Bound;
-  return {t.dtype(), to_shape(t.shape()), b.device_name(),
-          is_variable ? to_shape(t.node()->ints()) : Shape()};
-}
-
-// Arguments as buffers of their own elements in order.
-std::vector<BufferRef> buffers_of(Tensors& arguments) {
-  std::vector<BufferRef> out;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    Tensor& t = arguments[i];
-    check(t.defined(), "Jit: argument ", i, " is no tensor");
-    check(!t.node()->lengths, "Jit: argument ", i, " of ", tiny::to_text(t.capacity()),
-          " has a length that is a Variable: give the whole tensor and the Variable");
-    check(!t.requires_grad(), "Jit: argument ", i,
-          " wants a gradient, which a replay could not add to it: give x.detach(), or let the step "
-          "reach the tensor from outside");
-    BufferRef b = whole_buffer(t.node());
-    if (!b && t.numel()) {
-      t = t.contiguous().realize();
-      b = whole_buffer(t.node());
-    }
-    // Without elements it is a constant; its buffer is one that nobody reads.
-    if (!b) b = std::make_shared<Buffer>(runtime_seam::default_device(), t.dtype(), 0);
-    out.push_back(std::move(b));
-  }
-  return out;
-}
-
-std::vector<ArgumentSpec> specs_of(const Tensors& arguments,
-                                   const std::vector<BufferRef>& buffers) {
-  std::vector<ArgumentSpec> out;
-  for (size_t i = 0; i < arguments.size(); ++i) out.push_back(spec_of(arguments[i], *buffers[i]));
-  return out;
-}
-
-void check_aliases(const Tensors& arguments, const std::vector<BufferRef>& buffers) {
-  for (size_t i = 0; i < buffers.size(); ++i)
-    for (size_t j = 0; j < i; ++j)
-      check(buffers[i]->data() != buffers[j]->data() || arguments[i].node()->op == Op::Bound,
-            "Jit: arguments ", j, " and ", i,
-            " are one tensor, and later calls may give two: give x.contiguous() for one of them");
-}
-
 // --- Watching what lies outside ------------------------------------------------------------------
 
 // A tensor that the step only reads, held by somebody outside.
@@ -184,11 +126,6 @@ struct WriteWatch {
   bool is_tensor = false;
 };
 
-const Memory* memory_below(Node n) {
-  while (n->op != Op::Buffer) n = n->realized ? n->realized.load() : n->src(0);
-  return n->arg<BufferArg>().buffer->memory().lock().get();
-}
-
 // What is watched of each memory, without which nodes these are.
 std::vector<std::tuple<const Memory*, Op, uint32_t>> forms_of(
     const std::vector<WriteWatch>& writes) {
@@ -204,7 +141,8 @@ std::vector<std::tuple<const Memory*, Op, uint32_t>> forms_of(
 struct JitCore::State {
   ~State() { forget(); }
 
-  Tensors call_recorded(Tensors& arguments, const Body& body);
+  Tensors call_recorded(Tensors arguments, const Body& body);
+  void follow_holders(const Tensors& except);
   Tensors capture(Tensors arguments, const Body& body);
   Tensors replay(const std::vector<BufferRef>& buffers);
   Tensors call_function(const Tensors& arguments, const Body& body);
@@ -234,6 +172,7 @@ struct JitCore::State {
   int times_lost_ = 0;  // captures that this made anew
   std::vector<ReadWatch> reads_;
   std::vector<WriteWatch> writes_;
+  std::optional<Holders> holders_;  // of the nodes of both
 };
 
 // --- Capture -------------------------------------------------------------------------------------
@@ -276,7 +215,10 @@ Tensors JitCore::State::capture(Tensors arguments, const Body& body) {
       if (arguments[i].node()->op == Op::Bound) n = with_sources(arguments[i].node(), {&n, 1});
       inner.emplace_back(n);
     }
+    const Holders holders(nodes().held());
     out = run_plainly(inner, body);
+    for (const auto& [then, n] : holders.replaced())
+      if (n && !capture.is_new(n) && memory_below(n)) throw Error(explain_exchanged(n));
   }
   copy_what_is_shared(out, capture);
   if (capture.separates_copies()) return out;  // nothing to replay: the next call captures again
@@ -381,7 +323,20 @@ void JitCore::State::unwatch_writes() {
   writes_.clear();
 }
 
+// Where it has other nodes to follow. The nodes of arguments are held for a call only.
+void JitCore::State::follow_holders(const Tensors& except) {
+  if (!recorded || holders_) return;
+  std::vector<Node> watched;
+  for (const ReadWatch& w : reads_) watched.push_back(w.node);
+  for (const WriteWatch& w : writes_) watched.push_back(w.node);
+  std::erase_if(watched, [&](Node n) {
+    return std::ranges::any_of(except, [&](const Tensor& t) { return t.node() == n; });
+  });
+  holders_.emplace(watched);
+}
+
 void JitCore::State::forget() {
+  holders_.reset();
   unwatch_writes();
   for (const ReadWatch& w : reads_) nodes().unwatch(w.node);
   reads_.clear();
@@ -390,12 +345,20 @@ void JitCore::State::forget() {
 
 // --- Replay --------------------------------------------------------------------------------------
 
+namespace {
+
+// Whether it was assigned to in place: another buffer has its memory.
+bool has_moved(const ReadWatch& w) {
+  return w.memory && w.memory->owner && w.memory->owner != w.buffer;
+}
+
+}  // namespace
+
 // Tensors from outside are still the ones that were read, in the memory that they had.
 void JitCore::State::check_reads() {
   std::optional<WaitingAssignments> waiting;  // one walk for all that were assigned to before
   for (ReadWatch& w : reads_) {
-    const bool moved = w.memory && w.memory->owner && w.memory->owner != w.buffer;
-    if (!moved) {
+    if (!has_moved(w)) {
       const uint32_t handles = w.node->handles.load(std::memory_order_relaxed);
       if (w.handles == 0 && !waiting) waiting.emplace();
       if (w.handles == 0 ? uses_of(w.node) == 0 || waiting->has(w.node) : handles < w.handles)
@@ -412,13 +375,26 @@ void JitCore::State::check_reads() {
   }
 }
 
-// Whether fewer hold what was read, which may be no loss: somebody else held it, too, as a result
-// of the call before, or a number written in the step is the same node as a constant outside.
+// Whether fewer hold what was read, or others, which may be no loss: somebody else held it, too, as
+// a result of the call before, or a number written in the step is the same node as a constant
+// outside. What nobody holds is lost for certain, which check_reads says; a tensor that is an
+// expression now, and one that is assigned to and a view now, get memory of their own in a call.
 bool JitCore::State::may_have_lost() const {
-  return std::any_of(reads_.begin(), reads_.end(), [](const ReadWatch& w) {
+  bool fewer = false;
+  for (const ReadWatch& w : reads_) {
+    if (has_moved(w)) continue;
     const uint32_t handles = w.node->handles.load();
     const bool is_constant = w.node->device == 0 && !w.memory;
-    return handles < w.handles && (handles > 0 || is_constant);
+    if (w.handles == 0 ? uses_of(w.node) == 0 : handles == 0 && w.handles && !is_constant)
+      return false;
+    fewer |= handles < w.handles;
+  }
+  if (fewer || !holders_) return true;
+  const auto replaced = holders_->replaced();
+  return !replaced.empty() && std::ranges::all_of(replaced, [&](const Holders::Replaced& r) {
+    if (!r.now || !r.now->device) return true;
+    return std::ranges::count(writes_, r.then, &WriteWatch::memory) ? bool(whole_buffer(r.now))
+                                                                    : bool(memory_below(r.now));
   });
 }
 
@@ -570,10 +546,12 @@ Tensors JitCore::call(const Tensors& given, const Body& body) {
   const Body on_pieces = [&](const Tensors& pieces) {
     return split(run_plainly(joined(pieces, forms), body), s.results);
   };
-  return joined(s.call_recorded(arguments, on_pieces), s.results);
+  const Tensors out = s.call_recorded(std::move(arguments), on_pieces);
+  s.follow_holders(given);
+  return joined(out, s.results);
 }
 
-Tensors JitCore::State::call_recorded(Tensors& arguments, const Body& body) {
+Tensors JitCore::State::call_recorded(Tensors arguments, const Body& body) {
   if (!recorded) return capture(arguments, body);
   nodes().collect();
   const Tensors given = arguments;
@@ -583,9 +561,9 @@ Tensors JitCore::State::call_recorded(Tensors& arguments, const Body& body) {
     ++times_lost_;
     return capture(given, body);
   }
-  if (may_replay(arguments, buffers))
+  if (may_replay(arguments, buffers) && holders_ && holders_->replaced().empty())
     return env_int("JIT_CHECK") ? checked_replay(arguments, buffers, body) : replay(buffers);
-  // Somebody has to keep old values, which the step itself takes care of.
+  // Somebody has to keep old values, which the step itself takes care of, or the step reads others.
   return call_function(given, body);
 }
 

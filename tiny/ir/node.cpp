@@ -48,6 +48,16 @@ uint32_t hash_of(Op op, DType t, std::span<const Node> srcs, const Payload& payl
   return static_cast<uint32_t>(h ^ h >> 32);
 }
 
+// Copies what a node refers to behind it, so that one allocation holds all of it.
+template <class T> const T* place(std::byte*& cursor, std::span<const T> values) {
+  T* to = reinterpret_cast<T*>(cursor);
+  std::ranges::copy(values, to);
+  cursor += values.size_bytes();
+  return to;
+}
+
+}  // namespace
+
 bool same_payload(const Payload& a, const Payload& b) {
   if (a.index() != b.index()) return false;
   if (auto x = std::get_if<Ints>(&a)) return same(*x, std::get<Ints>(b));
@@ -63,16 +73,6 @@ bool same_payload(const Payload& a, const Payload& b) {
       },
       a);
 }
-
-// Copies what a node refers to behind it, so that one allocation holds all of it.
-template <class T> const T* place(std::byte*& cursor, std::span<const T> values) {
-  T* to = reinterpret_cast<T*>(cursor);
-  std::ranges::copy(values, to);
-  cursor += values.size_bytes();
-  return to;
-}
-
-}  // namespace
 
 void NodeData::wrong_payload() const {
   throw Bug(cat("node ", id, ", ", op, ", was asked for a payload of another type than its own"));
@@ -312,6 +312,26 @@ void Arena::unlink(NodeData* n) {
   --live_;
 }
 
+struct HandleLog::Logs {
+  std::mutex mutex;
+  std::vector<HandleLog*> all;
+
+  static Logs& get() {
+    static Logs& logs = *new Logs;  // outlives tensors of static storage
+    return logs;
+  }
+  static void note(const NodeRef* ref, Node before, Node now) {
+    Logs& logs = get();
+    const std::lock_guard lock(logs.mutex);
+    for (HandleLog* log : logs.all) log->note(ref, before, now);
+  }
+  static void drop(Node freed) {
+    Logs& logs = get();
+    const std::lock_guard lock(logs.mutex);
+    for (HandleLog* log : logs.all) log->drop(freed);
+  }
+};
+
 void Arena::collect() {
   std::vector<Node>& pinned = pins().nodes;
   std::vector<Payload> dropped;  // buffers are freed after the walk
@@ -323,6 +343,7 @@ void Arena::collect() {
     n->listed = false;
     if (n->refs.load(std::memory_order_acquire) || n->pins) continue;
     unlink(n);
+    if (n->followers) HandleLog::Logs::drop(n);
     for (Node s : n->srcs()) drop_ref(s);
     if (Node view = n->realized) drop_ref(view);
     if (n->op == Op::Buffer) dropped.push_back(std::move(n->payload));
@@ -331,11 +352,68 @@ void Arena::collect() {
   }
 }
 
-NodeRef::NodeRef(Node n) : node_(n) {
-  if (n) Arena::global().retain(n);
+HandleLog::HandleLog(const std::vector<Node>& nodes) : nodes_(nodes.begin(), nodes.end()) {
+  Logs& logs = Logs::get();
+  const std::lock_guard lock(logs.mutex);
+  for (Node n : nodes_) ++n->followers;
+  logs.all.push_back(this);
 }
 
-void NodeRef::release() { Arena::global().release(node_); }
+HandleLog::~HandleLog() {
+  Logs& logs = Logs::get();
+  const std::lock_guard lock(logs.mutex);
+  std::erase(logs.all, this);
+  for (const auto* followed : {&nodes_, &others_})
+    for (Node n : *followed) --n->followers;
+}
+
+void HandleLog::note(const NodeRef* ref, Node before, Node now) {
+  const auto is_mine = [&](Node n) { return nodes_.contains(n); };
+  auto at = changed_.find(ref);
+  if (at == changed_.end()) {
+    if (later_.contains(ref) || !is_mine(before)) {
+      // One that came later: it counts among those as long as it holds one of the nodes.
+      is_mine(now) ? void(later_.insert(ref)) : void(later_.erase(ref));
+      return;
+    }
+    at = changed_.emplace(ref, Change{before, nullptr, false}).first;
+  }
+  Change& change = at->second;
+  change.now = now;
+  if (now == change.then && !change.is_freed)
+    changed_.erase(at);
+  else if (now && others_.insert(now).second)
+    ++now->followers;
+}
+
+void HandleLog::drop(Node freed) {
+  others_.erase(freed);
+  if (!nodes_.erase(freed)) return;
+  for (auto& [ref, change] : changed_) change.is_freed |= change.then == freed;
+}
+
+std::vector<HandleLog::Change> HandleLog::changes() const {
+  std::vector<Change> out;
+  const std::lock_guard lock(Logs::get().mutex);
+  for (const auto& [ref, change] : changed_) out.push_back(change);
+  return out;
+}
+
+NodeRef::NodeRef(Node n) : node_(n) {
+  if (!n) return;
+  Arena::global().retain(n);
+  if (is_followed(n)) HandleLog::Logs::note(this, nullptr, n);
+}
+
+void NodeRef::release() {
+  if (is_followed(node_)) HandleLog::Logs::note(this, node_, nullptr);
+  Arena::global().release(node_);
+}
+
+void NodeRef::log_exchange(const NodeRef& with) noexcept {
+  HandleLog::Logs::note(&with, node_, with.node_);
+  HandleLog::Logs::note(this, with.node_, node_);
+}
 
 Node make(Op op, DType dtype, std::span<const Node> srcs, const Payload& payload) {
   return Arena::current().make(op, dtype, srcs, payload);

@@ -10,8 +10,10 @@
 #include <atomic>
 #include <bit>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -60,15 +62,18 @@ struct BufferArg {
 using Payload = std::variant<std::monostate, int64_t, double, Ints, RangeArg, ReduceArg, OpArg,
                              ScatterArg, BufferArg>;
 
+bool same_payload(const Payload& a, const Payload& b);
+
 struct NodeData {
   Op op;
   DType dtype;
   uint32_t num_src = 0;
   uint8_t rank = 0;
-  bool needs_grad = false;      // a Leaf is reached without passing a Detach
-  mutable bool listed = false;  // waits in the arena's list of unused nodes
-  mutable bool held = false;    // is in the arena's list of held nodes
-  uint16_t device = 0;          // tensor graphs: device_id, 0 where none is implied
+  bool needs_grad = false;                     // a Leaf is reached without passing a Detach
+  mutable bool listed = false;                 // waits in the arena's list of unused nodes
+  mutable bool held = false;                   // is in the arena's list of held nodes
+  uint16_t device = 0;                         // tensor graphs: device_id, 0 where none is implied
+  mutable std::atomic<uint16_t> followers{0};  // HandleLogs that ask which NodeRefs hold it
   uint32_t hash = 0;
   uint32_t id = 0;                           // order of creation in the arena
   mutable std::atomic<uint32_t> refs{0};     // nodes above, and NodeRefs
@@ -189,9 +194,12 @@ class NodeRef {
   NodeRef() = default;
   explicit NodeRef(Node n);
   NodeRef(const NodeRef& o) : NodeRef(o.node_) {}
-  NodeRef(NodeRef&& o) noexcept : node_(std::exchange(o.node_, nullptr)) {}
+  NodeRef(NodeRef&& o) noexcept : node_(std::exchange(o.node_, nullptr)) {
+    if (is_followed(node_)) log_exchange(o);
+  }
   NodeRef& operator=(NodeRef o) noexcept {
     std::swap(node_, o.node_);
+    if (is_followed(node_) || is_followed(o.node_)) log_exchange(o);
     return *this;
   }
   ~NodeRef() {
@@ -202,8 +210,40 @@ class NodeRef {
   explicit operator bool() const { return node_ != nullptr; }
 
  private:
+  static bool is_followed(Node n) { return n && n->followers.load(std::memory_order_relaxed) != 0; }
+  void log_exchange(const NodeRef& with) noexcept;  // this and that have changed places
   void release();
   Node node_ = nullptr;
+};
+
+// Follows the NodeRefs that hold some nodes when it is made, wherever those go: counts of handles
+// do not tell two that changed places, nor a new one that took the place of one let go. It keeps no
+// node.
+class HandleLog {
+ public:
+  explicit HandleLog(const std::vector<Node>& nodes);  // of the global arena
+  ~HandleLog();
+  HandleLog(const HandleLog&) = delete;
+  HandleLog& operator=(const HandleLog&) = delete;
+
+  struct Change {
+    Node then, now;
+    bool is_freed = false;  // `then` is, and no more than a name
+  };
+  // Of the NodeRefs that do not hold what they held; `now` is nullptr for one that is gone or
+  // empty, or took a node that nobody follows when it was empty.
+  std::vector<Change> changes() const;
+
+ private:
+  friend class Arena;
+  friend class NodeRef;
+  struct Logs;  // all that there are
+  void note(const NodeRef* ref, Node before, Node now);
+  void drop(Node freed);
+
+  std::set<Node> nodes_, others_;  // followed: those given, and what their NodeRefs took later
+  std::map<const NodeRef*, Change> changed_;
+  std::set<const NodeRef*> later_;  // that hold one of the nodes since
 };
 
 // Names the user's operation for the nodes made in this scope; the outermost label wins.

@@ -23,11 +23,12 @@
 // would make a replay differ from a call is an Error that says what to do: arguments of another
 // shape, dtype or device, one tensor given twice or also assigned to, a value read on the host in
 // the function, data made from host values in it, a tensor from outside that was replaced by
-// another, tensors made inside that outlive the call (gradients as well: micro-steps that add up
-// are one function, with the optimizer's step; a cache has its full size and memory of its own
-// before). Plain C++ values that the function reads are those of the second call for ever, and so
-// are tensors from outside that change places with others while all of them live, as by std::swap:
-// give such as arguments.
+// another and let go, tensors from outside that the function itself puts in each other's places,
+// tensors made inside that outlive the call (gradients as well: micro-steps that add up are one
+// function, with the optimizer's step; a cache has its full size and memory of its own before).
+// Tensors from outside that change places with others between calls, as by std::swap, or move away
+// are seen: the step is recorded again, eight times at most, then called. Plain C++ values that the
+// function reads are those of the second call for ever: give such as arguments.
 //
 // JIT=0 calls the function each time; JIT=2 replays a plain list of launches where the device has
 // graphs; JIT_CHECK=1 compares each replay with a call.
