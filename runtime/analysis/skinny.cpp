@@ -4,7 +4,7 @@
 
 #include "codegen/heuristics/rates.h"
 #include "codegen/options/mma.h"
-#include "runtime/analysis/operand.h"
+#include "runtime/analysis/graph_contraction.h"
 #include "runtime/analysis/recompute_cost.h"
 #include "tiny/ir/sizes.h"
 
@@ -29,10 +29,11 @@ bool is_cheap(Node value) {
 
 // Whether the operand is a matrix, or several: each of its elements is there once, however its
 // index is made; or it is a part of one.
-bool is_matrix(const ProductOperand& o, Node product, const std::vector<Node>& ranges) {
+bool is_matrix(const GraphContraction& c, int operand) {
+  const ProductOperand& o = c.operands[operand];
   int64_t elements = 1;
-  for (int i = 0; i < product->rank; ++i)
-    if (walk_of(o, ranges[i]).kind != Walk::None) elements *= product->src(0)->shape()[i];
+  for (int i = 0; i < c.rank(); ++i)
+    if (c.moves(operand, i)) elements *= c.extent(i);
   return elements == numel(o.point->shape()) || (is_affine(o) && !has_windows(o));
 }
 
@@ -41,33 +42,31 @@ bool is_matrix(const ProductOperand& o, Node product, const std::vector<Node>& r
 std::optional<SkinnyProduct> find_skinny_product(Node product, const Target& target) {
   // Of few elements there is no time to gain.
   constexpr int64_t kMinElements = int64_t{1} << 18, kBlocks = 6, kShortest = 256;
-  Node mul = product->src(0);
-  while (is_view(mul)) mul = mul->src(0);
   if (target.kind != Target::Kind::Gpu || product->arg<ReduceArg>().op != Op::Add ||
-      mul->op != Op::Mul || mul->num_src != 2 || mul != product->src(0))
+      product->src(0)->op != Op::Mul)
     return {};
-  const OwnRanges own(mul->shape());
-  std::vector<ProductOperand> operands;
-  for (Node s : mul->srcs()) operands.push_back(follow(s, own.ranges));
-  for (const ProductOperand& o : operands)
+  const GraphContraction c(product);
+  for (int i : {0, 1}) {
+    const ProductOperand& o = c.operands[i];
     if (!o.point->dtype.is_half() || !mma_unit(target, o.point->dtype) || o.gate ||
-        !is_matrix(o, product, own.ranges))
+        !is_matrix(c, i))
       return {};
-  const ProductAxes axes = axes_of(product, operands, own.ranges);
-  if (!axes.is_whole || axes.k.size() != 1 || operands[0].point->dtype != operands[1].point->dtype)
+  }
+  const ContractionAxes axes = c.axes();
+  if (!axes.is_whole || axes.k.size() != 1 ||
+      c.operands[0].point->dtype != c.operands[1].point->dtype)
     return {};
-  const auto size = [&](const std::vector<int>& a) { return size_of(mul->shape(), a); };
-  const int wide = size(axes.own[0]) < size(axes.own[1]);
-  const int64_t rows = size(axes.own[1 - wide]), columns = size(axes.own[wide]);
-  const int64_t terms = size(axes.k);
+  const int wide = c.size(axes.own[0]) < c.size(axes.own[1]);
+  const int64_t rows = c.size(axes.own[1 - wide]), columns = c.size(axes.own[wide]);
+  const int64_t terms = c.size(axes.k);
   if (!is_thin_stage(rows, columns, terms)) return {};
-  Node point = operands[wide].point;
+  Node point = c.operands[wide].point;
   if (!is_elementwise(point->op) || numel(point->shape()) < kMinElements || !is_cheap(point))
     return {};
   SkinnyProduct out{point, axes.k[0], 1};
   // Partial sums of split-K are f32: little beside the operands.
   const int64_t tile = skinny_columns(rows, target);
-  const int64_t blocks = ceil_div(columns, tile) * size(axes.batch);
+  const int64_t blocks = ceil_div(columns, tile) * c.size(axes.batch);
   const int64_t most =
       std::min({kBlocks * target.cores / blocks, terms / kShortest, terms / (16 * rows)});
   if (most > 1) out.parts = largest_divisor(terms, most);

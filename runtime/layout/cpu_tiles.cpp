@@ -5,7 +5,7 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/options/mma.h"
-#include "runtime/analysis/operand.h"
+#include "runtime/analysis/graph_contraction.h"
 #include "runtime/layout/pack.h"
 #include "tiny/ir/build.h"
 #include "tiny/ir/sizes.h"
@@ -108,7 +108,7 @@ class Tiler {
     if (!sides_[0].view || !sides_[1].view) return false;
     for (TileSide& side : sides_) side.view = with_affine_indices(side.view);
     find_unit(sides_[0].view->dtype, sides_[1].view->dtype);
-    return unit_ && unit_->sum == mul->dtype && find_axes(mul->shape());
+    return unit_ && unit_->sum == mul->dtype && find_axes();
   }
 
   // Rows may change places with columns, and signed bytes become unsigned ones where those alone
@@ -135,31 +135,28 @@ class Tiler {
     return build::bitcast(build::binary(Op::Xor, x, half), kU8);
   }
 
-  bool find_axes(Ints shape) {
-    const OwnRanges own(shape);
-    ProductOperand operands[2];
-    for (int o : {0, 1}) {
-      operands[o] = follow(sides_[o].view, own.ranges);
-      if (!is_affine(operands[o])) return false;
-      sides_[o].in_order = !is_elementwise(operands[o].point->op) && operands[o].casts == 0;
-    }
-    const ProductAxes axes = axes_of(reduce_, operands, own.ranges);
-    if (!axes.is_whole || !pads_alone({operands[0], operands[1]})) return false;
+  bool find_axes() {
+    const Node views[] = {sides_[0].view, sides_[1].view};
+    const GraphContraction c(reduce_, views);
+    const ContractionAxes axes = c.axes();
+    if (!std::ranges::all_of(c.operands, is_affine) || !axes.is_whole || !pads_alone(c.operands))
+      return false;
     sums_ = axes.k;
     both_ = axes.batch;
-    sum_ = size_of(shape, sums_);
-    others_ = size_of(shape, both_);
+    sum_ = c.size(sums_);
+    others_ = c.size(both_);
     for (int o : {0, 1}) {
       TileSide& side = sides_[o];
-      const auto kind = [&](int i) { return walk_of(operands[o], own.ranges[i]).kind; };
+      const ProductOperand& operand = c.operands[o];
       side.own = axes.own[o];
-      side.count = size_of(shape, side.own);
-      for (int i : sums_) side.in_order &= kind(i) == Walk::Contiguous;
-      for (int i : side.own) side.in_order &= kind(i) != Walk::Irregular;
+      side.count = c.size(side.own);
+      side.in_order = !is_elementwise(operand.point->op) && operand.casts == 0;
+      for (int i : sums_) side.in_order &= c.walk(o, i).kind == Walk::Contiguous;
+      for (int i : side.own) side.in_order &= c.walk(o, i).kind != Walk::Irregular;
     }
     for (int o : {0, 1})
-      if (operands[o].gate || has_windows(operands[o]))
-        if (!find_windows(o, operands[o], own.ranges)) return false;
+      if (c.operands[o].gate || has_windows(c.operands[o]))
+        if (!find_windows(o, c.operands[o], c.ranges)) return false;
     return true;
   }
 

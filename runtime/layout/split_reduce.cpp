@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/analysis/operand.h"
+#include "runtime/analysis/graph_contraction.h"
 #include "runtime/fusion/fuse.h"
 #include "runtime/layout/pack.h"
 #include "tiny/ir/build.h"
@@ -43,13 +43,9 @@ int64_t element_size(Node n) {
 // tiles.
 bool is_skinny(Node n, const Target& target) {
   constexpr int64_t kFragment = 8, kMinColumns = 24, kTile = 128;
-  Node mul = base_of(n->src(0));
-  const OwnRanges own(mul->shape());
-  const ProductOperand operands[] = {follow(mul->src(0), own.ranges),
-                                     follow(mul->src(1), own.ranges)};
-  const ProductAxes axes = axes_of(n, operands, own.ranges);
-  const auto [rows, most] =
-      std::minmax({size_of(mul->shape(), axes.own[0]), size_of(mul->shape(), axes.own[1])});
+  const GraphContraction c(n);
+  const ContractionAxes axes = c.axes();
+  const auto [rows, most] = std::minmax({c.size(axes.own[0]), c.size(axes.own[1])});
   const int64_t tiles = most / kTile;
   return rows % kFragment != 0 && rows < kMinColumns && 2 * tiles < target.cores;
 }
