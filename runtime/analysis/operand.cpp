@@ -94,13 +94,11 @@ bool only_reorders(Node view) {
   return true;
 }
 
-std::vector<Node> ranges_of_axes(Ints shape) {
-  std::vector<Node> ranges;
+OwnRanges::OwnRanges(Ints shape) {
   for (size_t i = 0; i < shape.size(); ++i)
     ranges.push_back(
         shape[i] == 1 ? index(0)
                       : make(Op::Range, kIndex, {index(shape[i])}, RangeArg{static_cast<int>(i)}));
-  return ranges;
 }
 
 namespace {
@@ -190,28 +188,6 @@ Walk walk_of(const ProductOperand& o, Node range) {
   for (int d = w.dim + 1; d < o.point->rank; ++d) behind *= o.point->shape()[d];
   if (behind == 1) w.kind = Walk::Contiguous;
   return w;
-}
-
-ProductAxes axes_of(Node reduce, std::span<const ProductOperand> operands,
-                    const std::vector<Node>& ranges) {
-  ProductAxes out;
-  for (int i = 0; i < static_cast<int>(ranges.size()); ++i) {
-    if (reduce->src(0)->shape()[i] == 1) continue;
-    const bool in_a = walk_of(operands[0], ranges[i]).kind != Walk::None;
-    const bool in_b = walk_of(operands[1], ranges[i]).kind != Walk::None;
-    const bool summed = is_reduced(reduce, i);
-    if (summed ? !in_a || !in_b : !in_a && !in_b)
-      out.is_whole = false;
-    else
-      (summed ? out.k : in_a && in_b ? out.batch : out.own[in_a ? 0 : 1]).push_back(i);
-  }
-  return out;
-}
-
-int64_t size_of(Ints shape, const std::vector<int>& axes) {
-  int64_t n = 1;
-  for (int axis : axes) n *= shape[axis];
-  return n;
 }
 
 Node packed(Node x, int dim, int64_t width) {

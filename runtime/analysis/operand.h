@@ -20,16 +20,14 @@ struct ProductOperand {
 inline bool is_reduced(Node reduce, int axis) { return reduce->arg<ReduceArg>().axes >> axis & 1; }
 inline bool is_view(Node n) { return is_movement(n->op) || n->op == Op::Cast; }
 
-// A range for each axis, zero for those of size 1; to be used in an arena of the caller's.
-std::vector<Node> ranges_of_axes(Ints shape);
-
-// The same in an arena of their own, which is current while they are in scope.
+// A range for each axis, zero for those of size 1, in an arena of their own, which is current while
+// they are in scope.
 struct OwnRanges {
-  explicit OwnRanges(Ints shape) : ranges(ranges_of_axes(shape)) {}
+  explicit OwnRanges(Ints shape);
 
   Arena arena;
   ArenaScope scope{arena};
-  const std::vector<Node> ranges;
+  std::vector<Node> ranges;
 };
 
 // The last axis of more than one element.
@@ -75,16 +73,6 @@ struct Walk {
 };
 
 Walk walk_of(const ProductOperand& o, Node range);
-
-// The axes of a contraction that have more than one element: of one operand alone (rows, columns),
-// of both, and summed. `is_whole`: there are no others, each term has elements of its own of both.
-struct ProductAxes {
-  std::vector<int> own[2], batch, k;
-  bool is_whole = true;
-};
-ProductAxes axes_of(Node reduce, std::span<const ProductOperand> operands,
-                    const std::vector<Node>& ranges);
-int64_t size_of(Ints shape, const std::vector<int>& axes);
 
 // Whether several ranges walk along a dimension and do more than count it together; along any.
 bool is_window(const ProductOperand& o, int dim);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 
 #include "codegen/wgmma/tile.h"
 #include "runtime/layout/convolution/implicit.h"
@@ -24,16 +23,17 @@ class Neighbours : WindowAxes {
  public:
   using WindowAxes::WindowAxes;
 
-  bool run(const Target& target, const NodeMap<int>* stored = nullptr) {
-    return find_axes(target, stored) && find_dims() && is_worth_it() && fits();
+  bool run(const Target& target) {
+    return find_axes(target) && find_dims() && is_worth_it() && fits();
   }
 
   Node make_product(const Target& target) const {
-    Shape shape = shape_;
+    const ArenaScope lasting(Arena::global());
+    Shape shape = to_shape(c_.product->shape());
     shape[channel_] = 1;
     shape[tap_] = row_;
     SplitK parts;
-    const auto [op, axes] = n_->arg<ReduceArg>();
+    const auto [op, axes] = c_.reduce->arg<ReduceArg>();
     if (!forward_) parts = best_split_k({outer_, row_, size(others_)}, size(pixels_), target);
     Node image = view_of_image(shape);
     Node beside =
@@ -42,19 +42,19 @@ class Neighbours : WindowAxes {
       image = mask_k_slice(image, parts);
       beside = in_parts(beside, axes, parts);
     }
-    const DType dtype = n_->src(0)->dtype;
+    const DType dtype = c_.product->dtype;
     Node mul = build::binary(Op::Mul, build::cast(image, dtype), build::cast(beside, dtype));
-    Node sum =
-        make(Op::ReduceAxis, n_->dtype, {mul}, ReduceArg{op, parts.count > 1 ? axes << 1 : axes});
+    Node sum = make(Op::ReduceAxis, c_.reduce->dtype, {mul},
+                    ReduceArg{op, parts.count > 1 ? axes << 1 : axes});
     if (forward_) return sum;
     sum = restored(sum, parts.count > 1);
-    return build::reshape(parts.count > 1 ? build::reduce(op, sum, 1) : sum, n_->shape());
+    return build::reshape(parts.count > 1 ? build::reduce(op, sum, 1) : sum, c_.reduce->shape());
   }
 
   NeighbourGradient gradient() const { return {inner_ < 0 ? nullptr : other().point, inner_}; }
 
  private:
-  const AffineMap& map_of_other() const { return maps_[1 - with_]; }
+  AffineMap map_of_other() const { return c_.map(1 - with_); }
 
   // The image's dimension of channels, one tap walks along it; and the innermost along which
   // windows slide with neighbouring elements.
@@ -97,7 +97,7 @@ class Neighbours : WindowAxes {
     if (row_ % filled_ || outer_ * row_ > kMaxFill * taps) return false;
     if (forward_) return true;
     if (others_.size() != 1 || map_of_other().padded) return false;
-    const Walk walk = walk_of(other(), ranges_[others_[0]]);
+    const Walk walk = c_.walk(1 - with_, others_[0]);
     if (walk.kind != Walk::Contiguous && walk.kind != Walk::Movable) return false;
     if (walk.kind == Walk::Movable) inner_ = walk.dim;
     return true;
@@ -105,8 +105,8 @@ class Neighbours : WindowAxes {
 
   // The image with each window row's elements contiguous; `shape` is the product's.
   Node view_of_image(const Shape& shape) const {
-    AffineMap map = maps_[with_];
-    const size_t each = ranges_.size() + 1, rank = static_cast<size_t>(windows().point->rank);
+    AffineMap map = c_.map(with_);
+    const size_t each = shape.size() + 1;
     Node x = windows().point;
     const int64_t begin = map.map[static_cast<size_t>(dim_) * each];
     int64_t& after = map.pad[2 * static_cast<size_t>(dim_) + 1];
@@ -116,7 +116,7 @@ class Neighbours : WindowAxes {
     map.pad[2 * static_cast<size_t>(channel_dim_) + 1] += filled_ - x->shape()[channel_dim_];
     x = build::pad(x, map.pad);
     Shape order, lines, rows;
-    for (int d = 0; d < static_cast<int>(rank); ++d)
+    for (int d = 0; d < windows().point->rank; ++d)
       if (d != dim_ && d != channel_dim_) {
         order.push_back(d);
         lines.push_back(x->shape()[d]);
@@ -126,7 +126,7 @@ class Neighbours : WindowAxes {
     lines.push_back(x->shape()[dim_] * filled_);
     order.insert(order.end(), {dim_, channel_dim_});
     rows.push_back(begin * filled_);
-    for (int axis = 0; axis < static_cast<int>(shape_.size()); ++axis)
+    for (int axis = 0; axis < c_.rank(); ++axis)
       rows.push_back(axis == pixel_ ? step_ * filled_ : axis == tap_ ? 1 : 0);
     Node memory = build::contiguous(build::permute(x, order));
     return build::affine(build::reshape(memory, lines), shape, rows);
@@ -134,32 +134,20 @@ class Neighbours : WindowAxes {
 
   // Zero where the image has been padded.
   Node view_of_weight(const Shape& shape) const {
-    const AffineMap& map = map_of_other();
-    const size_t each = ranges_.size() + 1, dims = map.map.size() / each;
     std::vector<int> axes = others_;
     for (int axis : taps_)
       if (axis != tap_ && axis != channel_) axes.push_back(axis);
-    AffineMap order{map.pad, map.padded, {}};
-    Shape lines, back;
     axes.insert(axes.end(), {tap_, channel_});
-    for (int axis : axes) lines.push_back(extent_of(axis));
-    for (size_t d = 0; d < dims; ++d) {
-      order.map.push_back(map.map[d * each]);
-      for (int axis : axes) order.map.push_back(map.map[d * each + 1 + static_cast<size_t>(axis)]);
-    }
-    Node x = affine_view(other().point, order, lines);
+    Shape lines = c_.extents(axes);
+    Node x = c_.view(1 - with_, axes, lines);
     Shape pads(2 * lines.size(), 0);
     pads[pads.size() - 3] = row_ / filled_ - extent_of(tap_);
     pads[pads.size() - 1] = filled_ - extent_of(channel_);
     lines.pop_back();
     lines.back() = row_;
     axes.pop_back();
-    for (int axis : axes) {
-      back.push_back(0);
-      for (int i = 0; i < static_cast<int>(shape_.size()); ++i) back.push_back(i == axis);
-    }
     return build::affine(build::contiguous(build::reshape(build::pad(x, pads), lines)), shape,
-                         back);
+                         c_.map_of(axes));
   }
 
   Node view_of_gradient(const Shape& shape) const {
@@ -196,22 +184,14 @@ class Neighbours : WindowAxes {
 NeighbourGradient find_neighbour_gradient(Node product, const Target& target,
                                           const NodeMap<int>& stored) {
   if (target.kind != Target::Kind::Gpu || !target.has_wgmma) return {};
-  Arena arena;
-  ArenaScope scope(arena);
-  Neighbours neighbours(product);
-  return neighbours.run(target, &stored) ? neighbours.gradient() : NeighbourGradient();
+  Neighbours neighbours(product, &stored);
+  return neighbours.run(target) ? neighbours.gradient() : NeighbourGradient();
 }
 
 Node with_neighbours(Node product, const Target& target) {
   if (target.kind != Target::Kind::Gpu || !target.has_wgmma) return nullptr;
-  Arena arena;
-  std::optional<Neighbours> neighbours;
-  {
-    ArenaScope scope(arena);
-    neighbours.emplace(product);
-    if (!neighbours->run(target)) return nullptr;
-  }
-  return neighbours->make_product(target);
+  Neighbours neighbours(product);
+  return neighbours.run(target) ? neighbours.make_product(target) : nullptr;
 }
 
 }  // namespace tiny

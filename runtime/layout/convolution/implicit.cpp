@@ -8,6 +8,7 @@
 #include "runtime/fusion/fuse.h"
 #include "runtime/layout/convolution/fold_pixels.h"
 #include "runtime/layout/convolution/im2col.h"
+#include "runtime/layout/convolution/window_axes.h"
 #include "tiny/ir/build.h"
 #include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
@@ -22,22 +23,21 @@ constexpr int64_t kPixelBytes = 64;   // it is slow where pixels begin in the mi
 class WindowFinder {
  public:
   WindowFinder(Node product, const NodeMap<int>* stored)
-      : n_(product), stored_(stored), ranges_(ranges_of_axes(product->src(0)->shape())) {}
+      : c_(product, FollowHalves{stored}), stored_(stored) {}
 
   std::optional<WindowProduct> run(const Target& target) {
-    if (!find_operands(target)) return {};
-    const int with = is_windows(0) ? 0 : 1, other = 1 - with;
-    if (!is_windows(with) || is_windows(other)) return {};
+    const int with = operand_of_windows(c_, target), other = 1 - with;
+    if (with < 0) return {};
     // Channels are summed over where pixels are not, and the other way round in the gradient of a
     // weight. That of the result has to be zero, then, where steps go beyond the last pixel.
-    const bool forward = !is_reduced(n_, pixels(with, other));
-    if (!forward && operands_[other].gate)
-      operands_[other] = follow_halves(n_->src(0)->src(other), ranges_, {stored_, true});
+    const bool forward = !c_.is_summed(pixels(with, other));
+    if (!forward && c_.operands[other].gate)
+      c_.operands[other] = follow_halves(c_.product->src(other), c_.ranges, {stored_, true});
     const int channels = longest_axis(with, [&](int axis) {
-      return is_reduced(n_, axis) == forward && (forward == moves(other, axis));
+      return c_.is_summed(axis) == forward && (forward == c_.moves(other, axis));
     });
     const int columns =
-        longest_axis(other, [&](int axis) { return !is_reduced(n_, axis) && !moves(with, axis); });
+        longest_axis(other, [&](int axis) { return !c_.is_summed(axis) && !c_.moves(with, axis); });
     if (channels < 0 || columns < 0) return {};
     WindowProduct out;
     out.columns = columns;
@@ -47,59 +47,51 @@ class WindowFinder {
       out.images = longest_axis(
           with,
           [&](int axis) {
-            return is_reduced(n_, axis) &&
-                   !is_window(operands_[with], walk_of(operands_[with], ranges_[axis]).dim);
+            return c_.is_summed(axis) && !is_window(c_.operands[with], c_.walk(with, axis).dim);
           },
           2);
     out.copied = is_copied(with);
     settle(with, {channels}, kPixelBytes, out);
     settle(other, {forward ? channels : columns, columns}, forward ? kPixelBytes : 16, out);
-    for (int i : {0, 1}) out.channel_dims[i] = walk_of(operands_[i], ranges_[channels]).dim;
+    for (int i : {0, 1}) out.channel_dims[i] = c_.walk(i, channels).dim;
     return out;
   }
 
   // A convolution with windows of one element: channels that pixels lie around in memory.
   std::optional<WindowProduct> run_without_windows(const Target& target) {
-    if (!find_operands(target) || is_windows(0) || is_windows(1)) return {};
+    if (!suits_window_unit(c_, target) || std::ranges::any_of(c_.operands, has_windows)) return {};
     WindowProduct out;
     for (int i : {0, 1}) {
       const int channels = surrounded(i);
       if (channels < 0) continue;
-      out.points[i] = operands_[i].point;
-      out.inner[i] = walk_of(operands_[i], ranges_[channels]).dim;
-      if (is_reduced(n_, channels))
-        out.columns =
-            longest_axis(1 - i, [&](int axis) { return !is_reduced(n_, axis) && !moves(i, axis); });
+      out.points[i] = c_.operands[i].point;
+      out.inner[i] = c_.walk(i, channels).dim;
+      if (c_.is_summed(channels))
+        out.columns = longest_axis(
+            1 - i, [&](int axis) { return !c_.is_summed(axis) && !c_.moves(i, axis); });
       else
         out.images = longest_axis(
-            i, [&](int axis) { return is_reduced(n_, axis); }, 2);
+            i, [&](int axis) { return c_.is_summed(axis); }, 2);
     }
     return out.points[0] || out.points[1] ? std::optional(out) : std::nullopt;
   }
 
  private:
-  bool find_operands(const Target& target) {
-    for (Node s : n_->src(0)->srcs()) operands_.push_back(follow_halves(s, ranges_, {stored_}));
-    for (const ProductOperand& o : operands_)
-      if (!is_affine(o) || !has_window_unit(target, o.point->dtype)) return false;
-    return pads_alone(operands_);
-  }
-
   // An axis that is walked in the midst of an operand's memory, where all axes around it are either
   // summed over or counted by the result, and it is not; -1 where there is none. A batch of
   // matrices has none: what lies around its rows is of two kinds.
   int surrounded(int operand) const {
     const auto kind = [&](int axis) {
-      return std::pair(is_reduced(n_, axis), moves(1 - operand, axis));
+      return std::pair(c_.is_summed(axis), c_.moves(1 - operand, axis));
     };
-    for (int axis = 0; axis < static_cast<int>(ranges_.size()); ++axis) {
-      const Walk at = walk_of(operands_[operand], ranges_[axis]);
-      if (size(axis) < kFewChannels || at.kind != Walk::Movable) continue;
+    for (int axis = 0; axis < c_.rank(); ++axis) {
+      const Walk at = c_.walk(operand, axis);
+      if (c_.extent(axis) < kFewChannels || at.kind != Walk::Movable) continue;
       bool before = false, behind = false, alike = true;
       std::optional<std::pair<bool, bool>> around;
-      for (int other = 0; other < static_cast<int>(ranges_.size()); ++other) {
-        if (other == axis || size(other) == 1 || !moves(operand, other)) continue;
-        const Walk w = walk_of(operands_[operand], ranges_[other]);
+      for (int other = 0; other < c_.rank(); ++other) {
+        if (other == axis || c_.extent(other) == 1 || !c_.moves(operand, other)) continue;
+        const Walk w = c_.walk(operand, other);
         if (!around) around = kind(other);
         alike = alike && w.kind != Walk::Irregular && kind(other) == around &&
                 kind(other) != kind(axis);
@@ -110,16 +102,10 @@ class WindowFinder {
     return -1;
   }
 
-  int64_t size(int axis) const { return n_->src(0)->shape()[axis]; }
-  bool moves(int operand, int axis) const {
-    return walk_of(operands_[operand], ranges_[axis]).kind != Walk::None;
-  }
-  bool is_windows(int operand) const { return has_windows(operands_[operand]); }
-
   // Whether TMA has enough bits for the offsets in windows and the steps between them
   // (codegen/wgmma/operand.cpp: limits).
   bool is_copied(int operand) const {
-    const ProductOperand& o = operands_[operand];
+    const ProductOperand& o = c_.operands[operand];
     int axes = 0;
     int64_t widest = 0, step = 0;
     for (int dim = 0; dim < o.point->rank; ++dim) {
@@ -140,15 +126,15 @@ class WindowFinder {
   // as long, weights are what is small.
   int pixels(int operand, int other) const {
     const bool weight =
-        2 * numel(operands_[other].point->shape()) < numel(operands_[operand].point->shape());
+        2 * numel(c_.operands[other].point->shape()) < numel(c_.operands[operand].point->shape());
     int best = -1;
-    for (int dim = 0; dim < operands_[operand].point->rank; ++dim) {
-      if (!is_window(operands_[operand], dim)) continue;
-      for (const auto& t : to_sum(operands_[operand].at[dim]).terms) {
+    for (int dim = 0; dim < c_.operands[operand].point->rank; ++dim) {
+      if (!is_window(c_.operands[operand], dim)) continue;
+      for (const auto& t : to_sum(c_.operands[operand].at[dim]).terms) {
         const int axis = t.atom->arg<RangeArg>().id;
         const bool fits =
-            size(axis) == size(best < 0 ? axis : best) && weight != is_reduced(n_, axis);
-        if (best < 0 || size(axis) > size(best) || fits) best = axis;
+            c_.extent(axis) == c_.extent(best < 0 ? axis : best) && weight != c_.is_summed(axis);
+        if (best < 0 || c_.extent(axis) > c_.extent(best) || fits) best = axis;
       }
     }
     return best;
@@ -158,10 +144,10 @@ class WindowFinder {
   template <class Accept>
   int longest_axis(int operand, Accept accept, int64_t least = kFewChannels) const {
     int best = -1;
-    for (int axis = 0; axis < static_cast<int>(ranges_.size()); ++axis) {
-      const Walk::Kind k = walk_of(operands_[operand], ranges_[axis]).kind;
-      if (size(axis) < least || (k != Walk::Contiguous && k != Walk::Movable)) continue;
-      if (accept(axis) && (best < 0 || size(axis) > size(best))) best = axis;
+    for (int axis = 0; axis < c_.rank(); ++axis) {
+      const Walk::Kind k = c_.walk(operand, axis).kind;
+      if (c_.extent(axis) < least || (k != Walk::Contiguous && k != Walk::Movable)) continue;
+      if (accept(axis) && (best < 0 || c_.extent(axis) > c_.extent(best))) best = axis;
     }
     return best;
   }
@@ -170,21 +156,19 @@ class WindowFinder {
   // one is made so.
   void settle(int operand, std::initializer_list<int> axes, int64_t bytes,
               WindowProduct& out) const {
-    const ProductOperand& o = operands_[operand];
+    const ProductOperand& o = c_.operands[operand];
     out.points[operand] = o.point;
-    out.maps[operand] = affine_map(o, ranges_);
+    out.maps[operand] = c_.map(operand);
     for (int axis : axes) {
-      const Walk w = walk_of(o, ranges_[axis]);
+      const Walk w = c_.walk(operand, axis);
       const int64_t row = w.dim < 0 ? 0 : o.point->shape()[w.dim] * o.point->dtype.size();
       if (w.kind == Walk::Contiguous && row % bytes == 0) return;
     }
-    out.inner[operand] = walk_of(o, ranges_[*axes.begin()]).dim;
+    out.inner[operand] = c_.walk(operand, *axes.begin()).dim;
   }
 
-  Node n_;
+  GraphContraction c_;
   const NodeMap<int>* stored_;
-  std::vector<Node> ranges_;
-  std::vector<ProductOperand> operands_;
 };
 
 int64_t whole_channels(int64_t size, DType dtype) {
@@ -239,8 +223,6 @@ class Readers {
 std::optional<WindowProduct> find_window_product(Node product, const Target& target,
                                                  const NodeMap<int>* stored) {
   if (target.kind != Target::Kind::Gpu || !target.has_wgmma) return {};
-  Arena arena;
-  ArenaScope scope(arena);
   return WindowFinder(product, stored).run(target);
 }
 
@@ -404,18 +386,6 @@ Node with_windows(Node product, const WindowProduct& windows, const SplitK& part
   return build::reshape(sum, product->shape());
 }
 
-namespace {
-
-// The same for windows of one element.
-std::optional<WindowProduct> find_pixel_product(Node product, const Target& target,
-                                                const NodeMap<int>& stored) {
-  Arena arena;
-  ArenaScope scope(arena);
-  return WindowFinder(product, &stored).run_without_windows(target);
-}
-
-}  // namespace
-
 NodeMap<char> values_in_order(std::span<const Node> roots) {
   NodeMap<char> out;
   for (Node r : roots) out[base_of(r)] = 1;
@@ -450,7 +420,7 @@ Innermost choose_innermost(std::span<const Node> roots, std::span<const Node> or
   for (bool weights : {true, false})
     for (const auto& [n, p, target] : products) {
       auto windows = find_window_product(p, target, &inner.axes);
-      if (!windows) windows = find_pixel_product(p, target, inner.axes);
+      if (!windows) windows = WindowFinder(p, &inner.axes).run_without_windows(target);
       const NeighbourGradient g = windows || !weights
                                       ? NeighbourGradient()
                                       : find_neighbour_gradient(p, target, inner.axes);

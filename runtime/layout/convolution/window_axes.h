@@ -4,40 +4,40 @@
 #include <vector>
 
 #include "codegen/target/target.h"
-#include "runtime/analysis/operand.h"
+#include "runtime/analysis/graph_contraction.h"
 
 namespace tiny {
 
+// Whether its operands are views of what the GPU's tiles of windows take.
+bool suits_window_unit(const GraphContraction& c, const Target& target);
+
+// The operand of such that is read by windows where the other one is not; -1: there is none.
+int operand_of_windows(const GraphContraction& c, const Target& target);
+
 class WindowAxes {
  public:
-  // In an arena of the caller's, which lives as long.
-  explicit WindowAxes(Node product)
-      : n_(product),
-        shape_(to_shape(product->src(0)->shape())),
-        ranges_(ranges_of_axes(product->src(0)->shape())) {}
+  // `stops`: as of FollowHalves.
+  explicit WindowAxes(Node product, const NodeMap<int>* stops = nullptr)
+      : c_(product, FollowHalves{stops}) {}
 
  protected:
   // Of a window; results that share each of them; and pixels for each element of a window. With
   // fewer, threads take no longer than it takes to store images or windows once more.
   static constexpr int64_t kMinTaps = 24, kMinUses = 32, kMinPixels = 64;
 
-  // Whether it is such a product, for the tiles of windows of the GPU. `stops`: as of FollowHalves.
-  bool find_axes(const Target& target, const NodeMap<int>* stops = nullptr);
+  // Whether it is such a product, for the tiles of windows of the GPU.
+  bool find_axes(const Target& target);
   bool is_worth_it() const {
     return size(taps_) >= kMinTaps && size(others_) >= kMinUses &&
            size(pixels_) >= kMinPixels * size(taps_);
   }
 
-  const ProductOperand& windows() const { return operands_[with_]; }
-  const ProductOperand& other() const { return operands_[1 - with_]; }
-  int64_t extent_of(int axis) const { return shape_[axis]; }
-  int64_t size(const std::vector<int>& axes) const { return size_of(shape_, axes); }
+  const ProductOperand& windows() const { return c_.operands[with_]; }
+  const ProductOperand& other() const { return c_.operands[1 - with_]; }
+  int64_t extent_of(int axis) const { return c_.extent(axis); }
+  int64_t size(const std::vector<int>& axes) const { return c_.size(axes); }
 
-  Node n_;
-  Shape shape_;
-  std::vector<Node> ranges_;
-  std::vector<ProductOperand> operands_;
-  std::vector<AffineMap> maps_;
+  GraphContraction c_;
   int with_ = 0;         // the operand of windows
   bool forward_ = true;  // else the gradient of the weight
   // Summed forward; summed in the gradient; and of the other operand alone. They stay in the order
