@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "codegen/wgmma/tile.h"
-#include "runtime/analysis/operand.h"
+#include "runtime/analysis/graph_contraction.h"
 #include "runtime/analysis/skinny.h"
 #include "runtime/fusion/chain.h"
 #include "runtime/fusion/fuse.h"
@@ -100,12 +100,11 @@ class Layouts {
     constexpr int64_t kPhases = 16;  // pixels for each result, where windows step over some
     Node x = n->src(0);
     if (!loads_with_masks(target_) || x->op != Op::Mul) return false;
-    const OwnRanges own(x->shape());
-    return std::ranges::any_of(x->srcs(), [&](Node s) {
-      const ProductOperand o = follow(s, own.ranges);
+    const GraphContraction c(n);
+    return std::ranges::any_of(c.operands, [&](const ProductOperand& o) {
       return is_affine(o) && has_windows(o) &&
              numel(o.point->shape()) <= kPhases * numel(n->shape()) &&
-             std::ranges::all_of(own.ranges, [&](Node r) {
+             std::ranges::all_of(c.ranges, [&](Node r) {
                return r->op != Op::Range || walk_of(o, r).kind != Walk::None;
              });
     });

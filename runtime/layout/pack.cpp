@@ -8,6 +8,7 @@
 #include "codegen/heuristics/rates.h"
 #include "codegen/options/mma.h"
 #include "codegen/wgmma/tile.h"
+#include "runtime/analysis/graph_contraction.h"
 #include "runtime/fusion/fuse.h"
 #include "runtime/layout/panels.h"
 #include "tiny/ir/build.h"
@@ -17,77 +18,50 @@ namespace tiny {
 
 namespace {
 
-using Operands = std::vector<ProductOperand>;
-
-// -1: there are several.
-int only_reduced_axis(Node n) {
-  int axis = -1;
-  for (int i = 0; i < n->rank; ++i) {
-    if (!is_reduced(n, i) || n->src(0)->shape()[i] == 1) continue;
-    if (axis >= 0) return -1;
-    axis = i;
-  }
-  return axis;
-}
-
 // mma.sync reads staged operands in either order.
-bool has_mma_units(const Operands& operands, const Target& target) {
-  return std::ranges::all_of(operands, [&](const ProductOperand& o) {
+bool has_mma_units(const GraphContraction& c, const Target& target) {
+  return std::ranges::all_of(c.operands, [&](const ProductOperand& o) {
     return mma_unit(target, o.point->dtype) != nullptr;
   });
 }
 
 // GEMMs whose blocks stage operands in shared memory.
-bool is_staged(Node n, const Operands& operands, const std::vector<Node>& ranges,
-               const Target& target) {
+bool is_staged(const GraphContraction& c, const Target& target) {
   int64_t own[2] = {1, 1}, terms = 1, others = 1;
-  for (int i = 0; i < n->rank; ++i) {
-    const int64_t size = n->src(0)->shape()[i];
-    int walking = 0, which = 0;
-    bool irregular = false;
-    for (int o = 0; o < 2; ++o) {
-      const Walk w = walk_of(operands[static_cast<size_t>(o)], ranges[i]);
-      irregular |= w.kind == Walk::Irregular;
-      if (w.kind == Walk::None) continue;
-      ++walking;
-      which = o;
-    }
-    const bool counts = walking == 2 && !is_reduced(n, i);  // GEMMs, or split-K slices
-    if (irregular && !counts) return false;
-    if (is_reduced(n, i) && terms > 1 && size > 1) return false;  // a window
-    (is_reduced(n, i) ? terms : walking == 1 ? own[which] : others) *= size;
+  for (int i = 0; i < c.rank(); ++i) {
+    const Walk::Kind a = c.walk(0, i).kind, b = c.walk(1, i).kind;
+    const bool in_a = a != Walk::None, in_b = b != Walk::None;
+    const bool counts = in_a && in_b && !c.is_summed(i);  // GEMMs, or split-K slices
+    if ((a == Walk::Irregular || b == Walk::Irregular) && !counts) return false;
+    if (c.is_summed(i) && terms > 1 && c.extent(i) > 1) return false;  // a window
+    (c.is_summed(i) ? terms : in_a == in_b ? others : own[in_b]) *= c.extent(i);
   }
-  const bool mma = has_mma_units(operands, target);
-  return is_worth_staging(own[0], own[1], terms, others, mma, target);
+  return is_worth_staging(own[0], own[1], terms, others, has_mma_units(c, target), target);
 }
 
 // The axis of a CPU's product that vectors of its results are to lie along.
 class VectorAxis {
  public:
-  VectorAxis(Node product, const Operands& operands, const std::vector<Node>& ranges,
-             const Target& target)
-      : n_(product), operands_(operands), ranges_(ranges), target_(target) {}
+  VectorAxis(const GraphContraction& c, const Target& target) : c_(c), target_(target) {}
 
   // -1: there is none.
   int best() const {
     int best = -1;
     double best_cost = 0;
-    const auto consider = [&](int i, double c) {
-      if (best >= 0 && c > best_cost) return;
+    const auto consider = [&](int i, double now) {
+      if (best >= 0 && now > best_cost) return;
       best = i;  // of equals the one that results are written along
-      best_cost = c;
+      best_cost = now;
     };
-    const auto kind = [&](int o, int i) { return walk_of(operands_[o], ranges_[i]).kind; };
-    for (int i = 0; i < n_->rank; ++i)
-      if (!is_reduced(n_, i) && n_->src(0)->shape()[i] >= 4) consider(i, cost(i));
+    for (int i = 0; i < c_.rank(); ++i)
+      if (!c_.is_summed(i) && c_.extent(i) >= 4) consider(i, cost(i));
     // Where too few vectors lie in order the other operand may be packed for better tiles.
     for (int o : {0, 1}) {
-      if (best < 0 || kind(o, best) != Walk::Contiguous || kind(1 - o, best) != Walk::None)
-        continue;
-      best_cost *= wait(operands_[o], best);
-      for (int i = 0; i < n_->rank; ++i)
-        if (!is_reduced(n_, i) && kind(1 - o, i) == Walk::Movable && kind(o, i) == Walk::None)
-          consider(i, cost(i) * wait(operands_[1 - o], i));
+      if (best < 0 || c_.walk(o, best).kind != Walk::Contiguous || c_.moves(1 - o, best)) continue;
+      best_cost *= wait(o, best);
+      for (int i = 0; i < c_.rank(); ++i)
+        if (!c_.is_summed(i) && c_.walk(1 - o, i).kind == Walk::Movable && !c_.moves(o, i))
+          consider(i, cost(i) * wait(1 - o, i));
       break;
     }
     return best;
@@ -98,35 +72,31 @@ class VectorAxis {
   // vectors, and the work of packing, by a kernel more, shared out among them.
   double cost(int i) const {
     constexpr double kGather = 1.5, kPack = 4, kKernel = 8192;  // of a lane, of an element, of all
-    const Ints shape = n_->src(0)->shape();
-    const int64_t lanes = target_.vector_bytes / 4, vectors = ceil_div(shape[i], lanes);
-    const auto each = static_cast<double>(lanes) / static_cast<double>(numel(shape));
+    const int64_t lanes = target_.vector_bytes / 4, vectors = ceil_div(c_.extent(i), lanes);
+    const auto each = static_cast<double>(lanes) / static_cast<double>(numel(c_.product->shape()));
     double sum = 0;
-    for (const ProductOperand& o : operands_) {
-      const auto elements = static_cast<double>(numel(o.point->shape()));
-      switch (walk_of(o, ranges_[i]).kind) {
+    for (int o : {0, 1}) {
+      const auto elements = static_cast<double>(numel(c_.operands[o].point->shape()));
+      switch (c_.walk(o, i).kind) {
         case Walk::None: sum += 0.5; break;
         case Walk::Contiguous: sum += 1; break;
         case Walk::Movable: sum += 1 + (kPack * elements + kKernel) * each; break;
         case Walk::Irregular: sum += kGather * static_cast<double>(lanes); break;
       }
     }
-    return sum * static_cast<double>(vectors * lanes) / static_cast<double>(shape[i]);
+    return sum * static_cast<double>(vectors * lanes) / static_cast<double>(c_.extent(i));
   }
 
   // How much longer tiles take whose vectors lie along the axis, of an operand of so many rows.
-  double wait(const ProductOperand& o, int i) const {
+  double wait(int operand, int i) const {
     int64_t rows = 1;
-    for (int axis = 0; axis < n_->rank; ++axis)
-      if (!is_reduced(n_, axis) && walk_of(o, ranges_[axis]).kind == Walk::None)
-        rows = std::max(rows, n_->src(0)->shape()[axis]);
-    const int64_t vectors = ceil_div(n_->src(0)->shape()[i], int64_t{target_.vector_bytes / 4});
+    for (int axis = 0; axis < c_.rank(); ++axis)
+      if (!c_.is_summed(axis) && !c_.moves(operand, axis)) rows = std::max(rows, c_.extent(axis));
+    const int64_t vectors = ceil_div(c_.extent(i), int64_t{target_.vector_bytes / 4});
     return load_bound(register_tile(target_, rows, vectors, true));
   }
 
-  Node n_;
-  const Operands& operands_;
-  const std::vector<Node>& ranges_;
+  const GraphContraction& c_;
   const Target& target_;
 };
 
@@ -137,29 +107,26 @@ class PackPlanner {
   // Empty where they are for no matrix unit.
   std::vector<OperandPlan> rows_for_units(Node n) const {
     constexpr int64_t kUses = 64, kMin = 24, kFew = 64, kMany = int64_t{1} << 27;
-    const Ints shape = n->src(0)->shape();
-    const OwnRanges own_ranges(shape);
-    const std::vector<Node>& ranges = own_ranges.ranges;
-    const int sum = only_reduced_axis(n);
+    const GraphContraction c(n);
+    const int64_t work = numel(c.product->shape());
+    const int sum = c.summed_axis();
     if (sum < 0) return {};
     std::vector<OperandPlan> plans;
     int64_t own[2] = {1, 1};
-    for (Node s : n->src(0)->srcs()) {
-      const ProductOperand o = follow(s, ranges);
+    for (int i : {0, 1}) {
+      const ProductOperand& o = c.operands[i];
       if (!has_matrix_unit(target_, o.point->dtype) || o.gate || !is_affine(o) || has_windows(o))
         return {};
-      const Walk walk = walk_of(o, ranges[sum]);
+      const Walk walk = c.walk(i, sum);
       if (walk.kind != Walk::Movable && walk.kind != Walk::Contiguous) return {};
       const bool turns = matrix_type(o.point->dtype)->allows_mn_major;
       const bool moved = !turns && walk.kind == Walk::Movable;
-      OperandPlan p = plan_of(o, ranges, moved ? sum : -1);
+      OperandPlan p = plan_of(c, i, moved ? sum : -1);
       pad_rows(p, moved || !turns ? walk.dim : last_axis(o.point->shape()));
-      if ((moved || p.map.padded) &&
-          (numel(shape) < kMany || numel(o.point->shape()) * kUses > numel(shape)))
+      if ((moved || p.map.padded) && (work < kMany || numel(o.point->shape()) * kUses > work))
         return {};
-      for (int i = 0; i < n->rank; ++i)
-        if (!is_reduced(n, i) && walk_of(o, ranges[i]).kind != Walk::None)
-          own[plans.size()] *= shape[i];
+      for (int axis = 0; axis < c.rank(); ++axis)
+        if (!c.is_summed(axis) && c.moves(i, axis)) own[i] *= c.extent(axis);
       plans.push_back(p);
     }
     const bool large = std::min(own[0], own[1]) >= kMin && std::max(own[0], own[1]) >= kFew;
@@ -169,54 +136,41 @@ class PackPlanner {
 
   // Empty where the operands are not affine views, or padded in a way of their own.
   std::vector<OperandPlan> plan(Node n) const {
-    Node x = n->src(0);
-    const OwnRanges own_ranges(x->shape());
-    const std::vector<Node>& ranges = own_ranges.ranges;
-    Operands operands;
-    for (Node s : x->srcs()) {
-      operands.push_back(follow(s, ranges));
-      if (!is_affine(operands.back())) return {};
-    }
-    if (!pads_alone(operands)) return {};
+    const GraphContraction c(n);
+    if (!std::ranges::all_of(c.operands, is_affine) || !pads_alone(c.operands)) return {};
     const bool gpu = target_.kind == Target::Kind::Gpu;
-    const bool staged = gpu && is_staged(n, operands, ranges, target_);
-    if (staged && has_mma_units(operands, target_)) return {};
-    const ProductOperand* turned = staged ? turned_operand(n, operands, ranges) : nullptr;
-    const int axis = gpu ? -1 : VectorAxis(n, operands, ranges, target_).best();
+    const bool staged = gpu && is_staged(c, target_);
+    if (staged && has_mma_units(c, target_)) return {};
+    const int turned = staged ? turned_operand(c) : -1;
+    const int axis = gpu ? -1 : VectorAxis(c, target_).best();
     std::vector<OperandPlan> plans;
-    for (const ProductOperand& o : operands) {
-      const int own = gpu && &o != turned ? own_axis(n, o, operands, ranges) : axis;
-      plans.push_back(plan_of(o, ranges, own));
-      if (const int dim = sum_dim(n, o, ranges, axis, target_); dim >= 0) plans.back().dim = dim;
-      plans.back().widened = axis >= 0 && is_worth_widening(x, o);
+    for (int i : {0, 1}) {
+      const ProductOperand& o = c.operands[i];
+      OperandPlan p = plan_of(c, i, gpu && i != turned ? own_axis(c, i) : axis);
+      if (const int dim = sum_dim(c, i, axis, target_); dim >= 0) p.dim = dim;
+      p.widened = axis >= 0 && is_worth_widening(c.product, o);
+      plans.push_back(p);
     }
     return plans;
   }
 
   // Of a staged product of f32 the operand that is transposed on its way through registers, as
   // codegen/heuristics/gpu_staged.cpp does where one of them lies along the sum. That costs as much
-  // as packing it for so many uses of each element (measurements.md: turned_operand).
-  const ProductOperand* turned_operand(Node n, const Operands& operands,
-                                       const std::vector<Node>& ranges) const {
+  // as packing it for so many uses of each element (measurements.md: turned_operand). -1: none.
+  int turned_operand(const GraphContraction& c) const {
     constexpr int64_t kUses = 1280, kStep = 32, kLanes = 4;
-    const int sum = only_reduced_axis(n);
-    if (sum < 0 || target_.language != Target::Language::Cuda ||
-        n->src(0)->shape()[sum] % kStep != 0)
-      return nullptr;
-    const int64_t work = numel(n->src(0)->shape());
-    const ProductOperand* largest = nullptr;
-    for (const ProductOperand& o : operands)
-      if (!largest || numel(o.point->shape()) > numel(largest->point->shape())) largest = &o;
-    const auto lies_along_sum = [&](const ProductOperand& o) {
-      return walk_of(o, ranges[static_cast<size_t>(sum)]).kind == Walk::Contiguous;
-    };
-    const bool is_one = lies_along_sum(*largest) && largest->point->dtype == kF32 &&
-                        largest->point->shape().back() % kLanes == 0 &&
-                        numel(largest->point->shape()) * kUses >= work;
-    const bool is_only = std::ranges::all_of(operands, [&](const ProductOperand& o) {
-      return &o == largest || !lies_along_sum(o) || own_axis(n, o, operands, ranges) >= 0;
-    });
-    return is_one && is_only ? largest : nullptr;
+    const int sum = c.summed_axis();
+    if (sum < 0 || target_.language != Target::Language::Cuda || c.extent(sum) % kStep != 0)
+      return -1;
+    const auto size = [&](int i) { return numel(c.operands[i].point->shape()); };
+    const auto lies_along_sum = [&](int i) { return c.walk(i, sum).kind == Walk::Contiguous; };
+    const int largest = size(1) > size(0), other = 1 - largest;
+    Node point = c.operands[largest].point;
+    const bool is_one = lies_along_sum(largest) && point->dtype == kF32 &&
+                        point->shape().back() % kLanes == 0 &&
+                        size(largest) * kUses >= numel(c.product->shape());
+    const bool is_only = !lies_along_sum(other) || own_axis(c, other) >= 0;
+    return is_one && is_only ? largest : -1;
   }
 
   // Nothing where it steps over no elements, or would take about as much to store as to compute.
@@ -225,19 +179,18 @@ class PackPlanner {
     const std::vector<Node>& ranges = own_ranges.ranges;
     const ProductOperand o = follow(top, ranges);
     if (!is_affine(o) || !pads_alone({o}) || !steps_over(o, ranges, reduce)) return {};
-    OperandPlan p = plan_of(o, ranges, -1);
+    OperandPlan p{o.point, affine_map(o, ranges)};
     const bool computed = p.map.padded || is_elementwise(p.point->op);
     if (!computed || 4 * numel(top->shape()) < 5 * numel(p.point->shape())) return {};
     return p;
   }
 
  private:
-  OperandPlan plan_of(const ProductOperand& o, const std::vector<Node>& ranges, int axis) const {
-    OperandPlan p;
-    p.point = o.point;
-    p.map = affine_map(o, ranges);
+  OperandPlan plan_of(const GraphContraction& c, int operand, int axis) const {
+    const ProductOperand& o = c.operands[operand];
+    OperandPlan p{o.point, c.map(operand)};
     if (axis < 0) return p;
-    const Walk w = walk_of(o, ranges[axis]);
+    const Walk w = c.walk(operand, axis);
     if (w.kind == Walk::Movable ||
         (w.kind == Walk::Contiguous && wants_panels(o, w.dim, target_))) {
       p.dim = w.dim;
@@ -257,32 +210,27 @@ class PackPlanner {
   // A GPU's threads lie along an axis of one operand and load vectors along an axis of the other:
   // each is to be contiguous along an axis that it has to itself. Such an axis for one that is not,
   // where packing is little beside the product; -1 where the operand stays as it is.
-  int own_axis(Node n, const ProductOperand& o, const Operands& operands,
-               const std::vector<Node>& ranges) const {
+  int own_axis(const GraphContraction& c, int operand) const {
     constexpr int64_t kUses = 64, kSmallest = 4;
-    const int64_t work = numel(n->src(0)->shape());
-    if (is_dense(n, o, ranges) || numel(o.point->shape()) * kUses > work) return -1;
+    const int64_t size = numel(c.operands[operand].point->shape());
+    if (is_dense(c, operand) || size * kUses > numel(c.product->shape())) return -1;
     int best = -1;
-    for (int i = 0; i < n->rank; ++i) {
-      const int64_t size = n->src(0)->shape()[i];
-      if (is_reduced(n, i) || size < kSmallest || walk_of(o, ranges[i]).kind != Walk::Movable)
-        continue;
-      const bool own = std::ranges::all_of(operands, [&](const ProductOperand& other) {
-        return &other == &o || walk_of(other, ranges[i]).kind == Walk::None;
-      });
-      if (own && (best < 0 || size > n->src(0)->shape()[best])) best = i;
-    }
+    for (int i = 0; i < c.rank(); ++i)
+      if (!c.is_summed(i) && c.extent(i) >= kSmallest && c.walk(operand, i).kind == Walk::Movable &&
+          !c.moves(1 - operand, i) && (best < 0 || c.extent(i) > c.extent(best)))
+        best = i;
     return best;
   }
 
   // Whether neighbouring results, as many as a warp has threads, need few lines of the operand,
   // or some more where two share a sector, as every fourth f32 (measurements.md: is_dense).
-  bool is_dense(Node n, const ProductOperand& o, const std::vector<Node>& ranges) const {
+  bool is_dense(const GraphContraction& c, int operand) const {
     constexpr int64_t kLine = 128, kHalfSector = 16, kFew = 3, kFewOfShared = 5;
     std::vector<std::pair<int64_t, int64_t>> steps;  // in memory, and how many
-    for (int i = 0; i < n->rank; ++i) {
-      const int64_t size = n->src(0)->shape()[i], s = std::abs(step_of(o, ranges[i]));
-      if (!is_reduced(n, i) && size > 1 && s != 0) steps.emplace_back(s, size);
+    const ProductOperand& o = c.operands[operand];
+    for (int i = 0; i < c.rank(); ++i) {
+      const int64_t s = std::abs(step_of(o, c.ranges[i]));
+      if (!c.is_summed(i) && c.extent(i) > 1 && s != 0) steps.emplace_back(s, c.extent(i));
     }
     std::ranges::sort(steps);
     std::set<int64_t> lines;
@@ -385,19 +333,17 @@ Node with_dense_indices(Node view) {
 }
 
 Node with_plain_operands(Node reduce, const Target& target) {
-  Node product = reduce->src(0);
-  const OwnRanges own(product->shape());
+  const GraphContraction c(reduce);
+  Node product = c.product;
   // As bools beside f32, or 16-bit floats.
   const bool widens_any = has_matrix_unit(target, product->dtype);
-  bool widens = false;
-  DType first;
-  for (Node s : product->srcs()) {
-    const ProductOperand o = follow(s, own.ranges);
-    const DType t = o.point->dtype;
-    const bool takes = has_matrix_unit(target, t) || mma_unit(target, t);
-    if (s->lengths || !is_affine(o) || has_windows(o) || !(takes || widens_any)) return reduce;
-    widens |= widens_any && (!takes || (s != product->src(0) && t != first));
-    first = t;
+  bool widens = widens_any && c.operands[0].point->dtype != c.operands[1].point->dtype;
+  for (int i : {0, 1}) {
+    const ProductOperand& o = c.operands[i];
+    const bool takes = has_matrix_unit(target, o.point->dtype) || mma_unit(target, o.point->dtype);
+    if (product->src(i)->lengths || !is_affine(o) || has_windows(o) || !(takes || widens_any))
+      return reduce;
+    widens |= widens_any && !takes;
   }
   ArenaScope lasting(Arena::global());
   std::vector<Node> srcs;
@@ -414,13 +360,10 @@ std::vector<Node> computed_operands(Node reduce, const Target& target) {
   constexpr int64_t kUses = 64;
   Node mul = base_of(reduce->src(0));
   if (!target.has_wgmma || mul->op != Op::Mul || mul->num_src != 2) return {};
-  const OwnRanges own(mul->shape());
+  const GraphContraction c(reduce, FollowHalves{});
+  if (std::ranges::any_of(c.operands, has_windows)) return {};
   std::vector<Node> points;
-  for (Node s : mul->srcs()) {
-    const ProductOperand o = follow_halves(s, own.ranges, {});
-    if (has_windows(o)) return {};
-    points.push_back(o.point);
-  }
+  for (const ProductOperand& o : c.operands) points.push_back(o.point);
   const auto is_computed = [](Node p) { return is_elementwise(p->op) || p->op == Op::Gather; };
   for (Node p : points)
     if (!has_matrix_unit(target, p->dtype) ||
@@ -437,14 +380,10 @@ std::vector<OperandPlan> plan_packing(Node reduce, const Target& target) {
   return PackPlanner(target).plan(reduce);
 }
 bool turns_operand(Node reduce, const Target& target) {
-  Node x = reduce->src(0);
-  if (x->op != Op::Mul) return false;
-  const OwnRanges own(x->shape());
-  Operands operands;
-  for (Node s : x->srcs()) operands.push_back(follow(s, own.ranges));
-  return std::ranges::all_of(operands, is_affine) && !has_mma_units(operands, target) &&
-         is_staged(reduce, operands, own.ranges, target) &&
-         PackPlanner(target).turned_operand(reduce, operands, own.ranges);
+  if (reduce->src(0)->op != Op::Mul) return false;
+  const GraphContraction c(reduce);
+  return std::ranges::all_of(c.operands, is_affine) && !has_mma_units(c, target) &&
+         is_staged(c, target) && PackPlanner(target).turned_operand(c) >= 0;
 }
 std::optional<OperandPlan> plan_window(Node view, Node reduce, const Target& target) {
   return PackPlanner(target).plan_window(view, reduce);

@@ -40,17 +40,14 @@ Node in_panels(Node x, int dim, int64_t width) {
   return build::pad(x, amounts);
 }
 
-int sum_dim(Node reduce, const ProductOperand& o, const std::vector<Node>& ranges, int axis,
-            const Target& target) {
+int sum_dim(const GraphContraction& c, int operand, int axis, const Target& target) {
   constexpr int64_t kPages = 64;  // in the first table of translations
-  if (axis < 0 || walk_of(o, ranges[axis]).kind != Walk::None) return -1;
-  const Ints shape = o.point->shape();
-  int last = static_cast<int>(shape.size()) - 1;
-  while (last > 0 && shape[last] == 1) --last;
-  if (!is_large(o, last, target) || reduce->src(0)->shape()[axis] < kPages) return -1;
-  for (int i = 0; i < reduce->rank; ++i) {
-    const Walk w = walk_of(o, ranges[i]);
-    if (is_reduced(reduce, i) && w.kind == Walk::Movable && shape[w.dim] > kPages) return w.dim;
+  if (axis < 0 || c.moves(operand, axis) || c.extent(axis) < kPages) return -1;
+  const Ints shape = c.operands[operand].point->shape();
+  if (!is_large(c.operands[operand], last_axis(shape), target)) return -1;
+  for (int i = 0; i < c.rank(); ++i) {
+    const Walk w = c.walk(operand, i);
+    if (c.is_summed(i) && w.kind == Walk::Movable && shape[w.dim] > kPages) return w.dim;
   }
   return -1;
 }

@@ -2,7 +2,7 @@
 // rows along the sum, 16-bit floats as f32.
 #pragma once
 #include "codegen/target/target.h"
-#include "runtime/analysis/operand.h"
+#include "runtime/analysis/graph_contraction.h"
 
 namespace tiny {
 
@@ -21,8 +21,7 @@ Node in_panels(Node x, int dim, int64_t width);
 // The dimension that is to be innermost in memory of the operand that has no elements along the
 // vector axis: a tile reads a few of its rows, element by element of the sum, and those are to be
 // next to each other where they would be in as many pages. -1 where it stays as it is.
-int sum_dim(Node reduce, const ProductOperand& o, const std::vector<Node>& ranges, int axis,
-            const Target& target);
+int sum_dim(const GraphContraction& c, int operand, int axis, const Target& target);
 
 // CPUs compute with 16-bit floats in f32: an operand with reuse is converted once.
 bool is_worth_widening(Node product, const ProductOperand& o);
