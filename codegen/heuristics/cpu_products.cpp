@@ -39,8 +39,8 @@ class TileTuner : Tuner {
   std::optional<Choice> run() {
     if (!find_ranges()) return {};
     const int64_t bytes = extent(range(k_)) * unit_->dtype.size();
-    const int m = unit_->rows > 1 ? inner(m_, unit_->rows) : m_;
-    const int n = inner(n_, unit_->columns), k = inner(k_, unit_->depth);
+    const int m = unit_->rows > 1 ? cut(m_, unit_->rows) : m_;
+    const int n = cut(n_, unit_->columns), k = cut(k_, unit_->depth);
     const Opt opt{OptKind::Mma, m, 0, {n, k}};
     if (!is_legal(sink_, opt, target_)) return {};
     const int elements = next_range_id(sink_);
@@ -52,7 +52,7 @@ class TileTuner : Tuner {
     along_columns_ = 2 * size(n_) * unit_->columns * bytes <= target_.l2_bytes;
     extend(m_, at_once.rows * block);
     extend(n_, at_once.vectors);
-    if (m_ >= 0) strip_ = block < strips ? inner(m_, at_once.rows * block) : std::exchange(m_, -1);
+    if (m_ >= 0) strip_ = block < strips ? cut(m_, at_once.rows * block) : std::exchange(m_, -1);
     const int rows = unrolled(strip_, at_once.rows), columns = unrolled(n_, at_once.vectors);
     order(elements, rows, columns);
     return std::move(choice_);
@@ -80,16 +80,6 @@ class TileTuner : Tuner {
     return m_ >= 0 && n_ >= 0;
   }
 
-  // The inner one of two ranges that a range becomes; -1 then stands for an outer one of one
-  // iteration.
-  int inner(int& id, int64_t amount) {
-    if (extent(range(id)) == amount) return std::exchange(id, -1);
-    const int in = next_range_id(sink_);
-    apply({OptKind::Split, id, amount, {}});
-    if (!range(id)) id = -1;
-    return in;
-  }
-
   void extend(int id, int64_t amount) {
     if (id >= 0 && size(id) % amount) apply({OptKind::Extend, id, amount, {}});
   }
@@ -108,10 +98,9 @@ class TileTuner : Tuner {
   }
 
   int unrolled(int& id, int64_t amount) {
-    if (id < 0 || amount < 2) return -1;
-    const int in = inner(id, amount);
-    bind(in, RangeKind::Unroll);
-    return in;
+    const int piece = id < 0 ? -1 : cut(id, amount);
+    if (piece >= 0) bind(piece, RangeKind::Unroll);
+    return piece;
   }
 
   // Strips are divided among the cores one by one, in the order of a block. Where all columns stay
@@ -243,9 +232,9 @@ class CpuChainTuner : Tuner {
       std::sort(ids->begin(), ids->end());
       ids->erase(std::unique(ids->begin(), ids->end()), ids->end());
     }
-    const int columns = cut(n, columns_of(chain));
+    const int columns = piece_of(n, columns_of(chain));
     if (!applied({OptKind::Roll, n, 0, {}})) return false;
-    const int rows = cut(m, lanes());
+    const int rows = piece_of(m, lanes());
     if (chain.unit) {
       if (!pairs(rows, columns)) return false;
     } else {
@@ -257,9 +246,6 @@ class CpuChainTuner : Tuner {
     bind(rows, RangeKind::Vector);
     return order();
   }
-
-  // The inner range of so many iterations.
-  int cut(int id, int64_t amount) { return size(id) == amount ? id : split(id, amount); }
 
   // The operand with the rows: copied along these.
   bool stage(int summed, int rows) {
@@ -286,14 +272,14 @@ class CpuChainTuner : Tuner {
   // Vectors along a stage's contiguous range.
   void copy_vectors(int id) {
     for (int64_t n = lanes(); n > 1; n /= 2)
-      if (size(id) % n == 0) return bind(cut(id, n), RangeKind::Vector);
+      if (size(id) % n == 0) return bind(piece_of(id, n), RangeKind::Vector);
   }
 
   // Columns of results: as many as lanes together, so that stores can transpose them; all of a
   // number that nothing divides.
   void unroll(int id) {
     const int64_t together = best_unroll(size(id), lanes());
-    const int inner = size(id) > lanes() && together > 1 ? cut(id, together) : id;
+    const int inner = size(id) > lanes() && together > 1 ? piece_of(id, together) : id;
     for (int part : {id, inner})
       if (range(part) && size(part) > 1) bind(part, RangeKind::Unroll);
   }

@@ -123,9 +123,7 @@ class PoolingTuner : GpuTuner {
   void several_windows(int id, Ids& rest) {
     for (int64_t n : {4, 2, 3}) {
       if (extent(range(id)) % n || size(rest) < n * kBlock * target_.cores) continue;
-      const int part = part_of(id, n);
-      bind(part, RangeKind::Unroll);
-      if (part == id) rest = without(rest, id);
+      take(id, n, RangeKind::Unroll, rest);
       return;
     }
   }

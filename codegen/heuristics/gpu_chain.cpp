@@ -198,7 +198,7 @@ class ChainTuner : StagingTuner {
       int64_t together = std::min(size, target_.l2_bytes / std::max<int64_t>(streamed, 1));
       while (together > 1 && size % together != 0) --together;
       rows_first_ = together == size;
-      if (together > 1 && together < size) bind(split_off(others, together), RangeKind::Block);
+      if (together > 1 && together < size) bind(split(others, together), RangeKind::Block);
     }
     if (others >= 0) bind(others, RangeKind::Block);
     return true;

@@ -298,12 +298,11 @@ class ColumnTuner : ColumnSums {
     if (u < 0) u = best_of(others, serves_many);
     const auto [across, down] = tile_of(v, u, size(rest));
     make_last(rest, x >= 0 ? x : v);
-    if (down > 1) unrolled(u, down, rest);
+    if (down > 1) take(u, down, RangeKind::Unroll, rest);
     if (across > 1) {
       lanes_ = 4;
-      const int vectors = v;
       vector(v, rest);
-      if (across > 4) unrolled(vectors, across / 4, rest);
+      if (across > 4) take(v, across / 4, RangeKind::Unroll, rest);
     }
     unroll_reductions(across * down >= 64 ? 4 : 8);
     spread(merged(rest), kBlock);
@@ -342,13 +341,6 @@ class ColumnTuner : ColumnSums {
       if (results / (across * down) >= wanted) return {across, down};
     }
     return {1, 1};
-  }
-
-  // A piece of the range goes to each thread.
-  void unrolled(int id, int64_t amount, Ids& rest) {
-    const int part = part_of(id, amount);
-    bind(part, RangeKind::Unroll);
-    if (part == id) rest = without(rest, id);
   }
 };
 

@@ -113,9 +113,7 @@ class StreamRanges : protected GpuTuner {
         if (id == v || extent(range(id)) % n || is_condition_of(id) || !is_far_apart(id) ||
             size(rest) < 8 * n * kBlock * target_.cores)
           continue;
-        const int part = part_of(id, n);
-        bind(part, RangeKind::Unroll);
-        if (part == id) rest = without(rest, id);
+        take(id, n, RangeKind::Unroll, rest);
         return;
       }
   }
@@ -212,13 +210,10 @@ class StreamTuner : StreamRanges {
     if (lanes_ == 8 && reads_wide(v)) lanes_ = 4;
     // Below one full warp, vector lanes only serialise the work.
     if (size(rest) < lanes_ * target_.warp) lanes_ = 1;
-    if (const int id = serving(rest, v); id >= 0) {
-      const int part = part_of(id, kServed);
-      bind(part, RangeKind::Unroll);
-      if (part == id) rest = without(rest, id);
-    } else if (lanes_ == 1 && !gathers() && !scatters()) {
+    if (const int id = serving(rest, v); id >= 0)
+      take(id, kServed, RangeKind::Unroll, rest);
+    else if (lanes_ == 1 && !gathers() && !scatters())
       several_apart(rest, v);
-    }
     vector(v, rest);
     constexpr int64_t kThreads = 128;  // (measurements.md: streams)
     const int flat = merged(rest);
@@ -315,15 +310,9 @@ class StreamTuner : StreamRanges {
   void transpose(int v, int across) {
     Ids rest = loops();
     vector(v, rest);
-    const int part = part_of(across, lanes_);
-    bind(part, RangeKind::Unroll);
-    if (part == across) rest = without(rest, across);
+    take(across, lanes_, RangeKind::Unroll, rest);
     const auto thread = [&](int id, int64_t most) {
-      if (std::find(rest.begin(), rest.end(), id) == rest.end()) return -1;
-      const int inner = part_of(id, most);
-      bind(inner, RangeKind::Thread);
-      if (inner == id) rest = without(rest, id);
-      return inner;
+      return tiny::contains(rest, id) ? take(id, most, RangeKind::Thread, rest) : -1;
     };
     const bool large = size(rest) >= int64_t{16 * 1024} * target_.cores;
     const int y = thread(across, large ? 128 : 16), x = thread(v, large ? 8 : 16);

@@ -201,7 +201,7 @@ class WgmmaTuner : Tuner {
 
   // Element, thread and register as matrix.h says.
   void lay_out(const Opt& opt, int64_t most_in_band = kMatrixBand) {
-    const int m = opt.axis, n = opt.axes[0];
+    int m = opt.axis, n = opt.axes[0];
     const TileShape& tile = opt.tile;
     apply(opt);
     const bool alone = tile.rows == 64 && !tile.split_n;  // one warpgroup
@@ -229,20 +229,16 @@ class WgmmaTuner : Tuner {
       if (kind(r) == RangeKind::Loop && range_id(r) != m && range_id(r) != n)
         blocks.push_back(range_id(r));
     // The tiles of a cluster are neighbours.
-    const auto cut = [&](int id, int64_t amount) {
-      if (amount == 1) return -1;
-      return size(id) > amount ? split(id, amount) : id;
-    };
     const int across = cut(n, tile.cluster_n), down = cut(m, tile.cluster_m);
     // The tiles of a wave form a band: its rows and columns stay in L2.
     int band = -1;
-    if (range(m) && down != m) {
+    if (range(m)) {
       blocks.push_back(m);
       const int64_t most = std::max<int64_t>(1, most_in_band / tile.cluster_m);
       const int64_t rows = largest_divisor(size(m), most);
       if (rows > 1 && rows < size(m)) band = split(m, rows);
     }
-    if (range(n) && across != n) blocks.push_back(n);
+    if (range(n)) blocks.push_back(n);
     for (int id : {band, across, down})
       if (id >= 0) blocks.push_back(id);
     std::vector<int> order;

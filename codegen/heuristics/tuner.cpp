@@ -34,6 +34,15 @@ int Tuner::split(int id, int64_t amount) {
   return inner;
 }
 
+int Tuner::piece_of(int id, int64_t amount) { return size(id) == amount ? id : split(id, amount); }
+
+int Tuner::cut(int& id, int64_t amount) {
+  if (amount < 2) return -1;
+  const int piece = piece_of(id, amount);
+  if (piece == id || !range(id)) id = -1;
+  return piece;
+}
+
 int64_t Tuner::size(const Ids& ids) const {
   int64_t n = 1;
   for (int id : ids) n *= size(id);
@@ -199,9 +208,9 @@ std::vector<Node> Tuner::items() const {
 }
 
 void Tuner::vector_split(int id, int lanes, int unroll) {
-  const int inner = size(id) > lanes || size(id) % lanes ? split(id, lanes) : id;
-  if (range(id) && inner != id) unroll_split(id, unroll);
-  bind(inner, RangeKind::Vector);
+  const int vector = piece_of(id, lanes);
+  if (range(id) && vector != id) unroll_split(id, unroll);
+  bind(vector, RangeKind::Vector);
 }
 
 void Tuner::bind(int id, RangeKind kind) {
@@ -211,7 +220,7 @@ void Tuner::bind(int id, RangeKind kind) {
 bool Tuner::bind_piece(int id, int64_t amount, RangeKind kind) {
   if (amount < 2) return size(id) == 1;
   const bool all = size(id) == amount;
-  bind(all ? id : split(id, amount), kind);
+  bind(piece_of(id, amount), kind);
   return all;
 }
 
@@ -388,6 +397,13 @@ int GpuTuner::part_of(int id, int64_t amount) {
   return amount < 2 || size(id) <= amount ? id : split(id, amount);
 }
 
+int GpuTuner::take(int id, int64_t amount, RangeKind kind, Ids& rest) {
+  const int part = part_of(id, amount);
+  bind(part, kind);
+  if (part == id) rest = without(rest, id);
+  return part;
+}
+
 void GpuTuner::spread(int id, int64_t threads) {
   if (id < 0) return;
   if (threads <= 1) return bind(id, RangeKind::Block);
@@ -459,12 +475,6 @@ void GpuTuner::make_last(Ids& ids, int id) {
   ids.push_back(id);
 }
 
-void GpuTuner::vector(int v, Ids& rest) {
-  if (lanes_ < 2) return;
-  const int inner = part_of(v, lanes_);
-  bind(inner, RangeKind::Vector);
-  if (inner == v) rest = without(rest, v);
-}
 bool GpuTuner::stores_wide(int v) const {
   return lanes_ > 1 && std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
            return a.node->op == Op::Store && stride(a.node, v) == 1 &&
@@ -495,14 +505,6 @@ void GpuTuner::blocks_of(const Ids& outer, int64_t threads, int64_t block) {
 }
 
 // --- Stages --------------------------------------------------------------------------------------
-
-int StagingTuner::cut(int& id, int64_t amount) {
-  if (amount < 2) return -1;
-  if (size(id) == amount) return std::exchange(id, -1);
-  const int outer = size(id) < amount ? -1 : id, inner = split(id, amount);
-  id = outer;
-  return inner;
-}
 
 namespace {
 

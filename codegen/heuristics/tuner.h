@@ -25,6 +25,11 @@ class Tuner {
   void bind(int id, RangeKind kind);
   // The inner range of `amount` iterations, those beyond the end gated off.
   int split(int id, int64_t amount);
+  // The same, but `id` itself where it has just as many.
+  int piece_of(int id, int64_t amount);
+  // The same; what is left is the new `id`: -1 where nothing is. -1, too, for an inner range of one
+  // iteration, which is none.
+  int cut(int& id, int64_t amount);
   // Cuts `amount` iterations off and binds them; whether the range is no more than that.
   bool bind_piece(int id, int64_t amount, RangeKind kind);
   // One range of all that there are, the last of which is innermost; -1 for none.
@@ -154,6 +159,8 @@ class GpuTuner : protected Tuner {
   // Cuts `amount` iterations off: the id of the inner range, which is `id` itself where the range
   // has no more than that.
   int part_of(int id, int64_t amount);
+  // Binds such a part and returns it; where it is all of the range that is gone from `rest`.
+  int take(int id, int64_t amount, RangeKind kind, Ids& rest);
   // The range over threads and blocks: `threads` neighbouring iterations to a block.
   void spread(int id, int64_t threads);
   static int element_size(const Access& a);
@@ -172,8 +179,9 @@ class GpuTuner : protected Tuner {
   int vector_range(const Ids& set) const;
   // The outer ranges over blocks of so many threads, of which `threads` are taken already.
   void blocks_of(const Ids& outer, int64_t threads, int64_t block = kBlock);
-  // Binds a vector off the range; where it was no more than that it is gone from `rest`.
-  void vector(int v, Ids& rest);
+  void vector(int v, Ids& rest) {
+    if (lanes_ > 1) take(v, lanes_, RangeKind::Vector, rest);
+  }
 
   int last_ = -1;  // the thread range that is x
 };
@@ -184,10 +192,6 @@ class StagingTuner : protected Tuner {
   static constexpr int64_t kLanes = 4;  // elements of a vector
 
   StagingTuner(Node sink, const Target& target) : Tuner(sink, target) {}
-
-  // The last `amount` iterations of a range as one of their own; -1 for a single one, and `id`
-  // where nothing is left.
-  int cut(int& id, int64_t amount);
 
   void bind_if(int id, RangeKind k) {
     if (id >= 0) bind(id, k);
