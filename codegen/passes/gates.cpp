@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/lengths.h"
 #include "codegen/options/fragments.h"
 #include "tiny/rewrite/algebra.h"
 #include "tiny/rewrite/rebuild.h"
@@ -15,21 +16,13 @@ namespace tiny {
 
 namespace {
 
-void conditions(Node gate, std::vector<Node>& out) {
-  if (gate->op == Op::And) {
-    conditions(gate->src(0), out);
-    conditions(gate->src(1), out);
-  } else if (!gate->is_const(1) && !contains(out, gate)) {
-    out.push_back(gate);
-  }
-}
-
 // All that must hold, in an order that does not depend on how it was put together.
-std::vector<Node> conditions(Node a, Node b = nullptr) {
+std::vector<Node> conditions(Node gate) {
   std::vector<Node> out;
-  if (a) conditions(a, out);
-  if (b) conditions(b, out);
+  add_conditions(gate, out);
+  std::erase_if(out, [](Node c) { return c->is_const(1); });
   std::ranges::sort(out, {}, &NodeData::id);
+  out.erase(std::unique(out.begin(), out.end()), out.end());
   return out;
 }
 
@@ -299,7 +292,7 @@ Node without_implied(Node gate) {
   }
   if (left.size() == all.size()) return gate;
   Node out = nullptr;
-  for (Node c : left) out = out ? make(Op::And, kBool, {out, c}) : c;
+  for (Node c : left) out = both(out, c);
   return out;
 }
 

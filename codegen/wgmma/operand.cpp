@@ -5,6 +5,7 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/facts.h"
+#include "codegen/kernel/lengths.h"
 #include "tiny/base/error.h"
 #include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
@@ -38,12 +39,6 @@ int64_t step_along(const Sum& sum, Node range) {
   for (const auto& t : sum.terms)
     if (t.atom == range) return t.factor;
   return 0;
-}
-
-void conditions(Node gate, std::vector<Node>& out) {
-  if (gate->op != Op::And) return out.push_back(gate);
-  conditions(gate->src(0), out);
-  conditions(gate->src(1), out);
 }
 
 // What a map is made of: the load's index as a sum, the box of a tile, coordinates.
@@ -211,7 +206,7 @@ struct Spatial {
 std::string read_gate(Node load, std::vector<Spatial>& axes, std::vector<Node>& others) {
   if (load->num_src == 2) return "";
   std::vector<Node> all;
-  conditions(load->src(2), all);
+  add_conditions(load->src(2), all);
   for (Node c : all) {
     if (c->op != Op::Lt || c->src(0)->dtype != kIndex) return "a gate that is no bound";
     const Sum s = to_sum(index_add(c->src(1), index_mul(c->src(0), -1)));  // > 0

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/lengths.h"
 #include "codegen/passes/passes.h"
 #include "runtime/analysis/views.h"
 #include "tiny/ir/build.h"
@@ -38,24 +39,13 @@ void join_axes(ProductOperand& o) {
   o.point = build::reshape(o.point, shape);
 }
 
-// The conditions of a conjunction.
-void conditions(Node gate, std::vector<Node>& out) {
-  if (!gate) return;
-  if (gate->op == Op::And) {
-    conditions(gate->src(0), out);
-    conditions(gate->src(1), out);
-  } else if (!contains(out, gate)) {
-    out.push_back(gate);
-  }
-}
-
 // The conditions under which all indices lie inside the point.
 std::vector<Node> bounds_of(const ProductOperand& o) {
   std::vector<Node> out;
   for (size_t d = 0; d < o.at.size(); ++d) {
     const int64_t size = o.point->shape()[static_cast<int>(d)];
-    if (o.at[d]->vmin < 0) conditions(less(index(-1), o.at[d]), out);
-    if (o.at[d]->vmax >= size) conditions(less(o.at[d], index(size)), out);
+    if (o.at[d]->vmin < 0) out.push_back(less(index(-1), o.at[d]));
+    if (o.at[d]->vmax >= size) out.push_back(less(o.at[d], index(size)));
   }
   return out;
 }
@@ -143,7 +133,7 @@ bool pads_alone(const std::vector<ProductOperand>& operands) {
   std::vector<Node> gates, bounds;
   for (const ProductOperand& o : operands) {
     std::vector<Node> have;
-    conditions(o.gate, have);
+    if (o.gate) add_conditions(o.gate, have);
     const std::vector<Node> want = bounds_of(o);
     if (!is_subset(want, have)) return false;
     gates.insert(gates.end(), have.begin(), have.end());
