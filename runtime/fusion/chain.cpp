@@ -391,17 +391,13 @@ NodeRef kernel_of(const std::vector<const Walk*>& walks) {
   }
   NodeMap<Node> now;
   int slot = static_cast<int>(products.size());
-  std::vector<Node> stack = products;
-  while (!stack.empty()) {
-    Node n = stack.back();
-    stack.pop_back();
-    if (std::exchange(shown[n], 1)) continue;
-    const bool passes = holds.contains(n) || is_movement(n->op) || n->op == Op::Cast;
-    if (!passes && !n->is_const() && n->op != Op::Iota)
-      now[n] = argument(slot++, n);
-    else
-      stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
-  }
+  visit_below(products, [&](Node n) {
+    shown[n] = 1;
+    const bool passes = holds.contains(n) || is_movement(n->op) || n->op == Op::Cast ||
+                        n->is_const() || n->op == Op::Iota;
+    if (!passes) now[n] = argument(slot++, n);
+    return passes;
+  });
   for (Node n : order) {
     if (!shown.contains(n) || now.contains(n)) continue;
     std::vector<Node> srcs;

@@ -41,29 +41,13 @@ void Capture::check_run(const Schedule& s, std::span<const std::shared_ptr<Buffe
   }
 }
 
-void Capture::add_run(std::span<const Node> roots, CapturedRun run) {
-  std::vector<Node> stack(roots.begin(), roots.end());
-  NodeMap<char> seen;
-  while (!stack.empty()) {
-    Node n = stack.back();
-    stack.pop_back();
-    if (seen.contains(n)) continue;
-    seen[n] = 1;
-    if (!is_new(n) && n->handles.load() > 0 &&
-        std::find(outside.begin(), outside.end(), n) == outside.end()) {
-      Arena::global().watch(n);
-      outside.push_back(n);
-    }
-    if (n->realized) {
-      stack.push_back(n->realized);
-      continue;
-    }
-    for (Node s : n->srcs()) stack.push_back(s);
-  }
-  runs.push_back(std::move(run));
-}
-
 namespace {
+
+// Where the values are that have been computed, else what they are computed from.
+std::vector<Node> sources(Node n) {
+  if (Node made = n->realized) return {made};
+  return {n->srcs().begin(), n->srcs().end()};
+}
 
 // Whether two results have replaced one input by different values.
 bool replaces_twice(const CapturedRun& r) {
@@ -80,6 +64,18 @@ bool replaces_twice(const CapturedRun& r) {
 
 }  // namespace
 
+void Capture::add_run(std::span<const Node> roots, CapturedRun run) {
+  const auto visit = [&](Node n) {
+    if (!is_new(n) && n->handles.load() > 0 && !contains(outside, n)) {
+      Arena::global().watch(n);
+      outside.push_back(n);
+    }
+    return true;
+  };
+  visit_below({roots.begin(), roots.end()}, visit, sources);
+  runs.push_back(std::move(run));
+}
+
 bool Capture::separates_copies() const {
   if (std::any_of(runs.begin(), runs.end(), replaces_twice)) return true;
   std::set<const Buffer*> replaced;
@@ -88,23 +84,15 @@ bool Capture::separates_copies() const {
       if (v.replaces >= 0 && v.replaces < r.schedule->inputs)
         replaced.insert(r.inputs[v.replaces].get());
   if (replaced.empty()) return false;
-  NodeMap<char> seen;
-  std::vector<Node> stack;
-  for (Node n : outside)
-    if (n->handles.load() > 0) stack.push_back(n);
-  while (!stack.empty()) {
-    Node n = stack.back();
-    stack.pop_back();
-    if (seen.contains(n)) continue;
-    seen[n] = 1;
-    if (n->op == Op::Buffer && replaced.count(n->arg<BufferArg>().buffer.get())) return true;
-    if (n->realized) {
-      stack.push_back(n->realized);
-      continue;
-    }
-    for (Node s : n->srcs()) stack.push_back(s);
-  }
-  return false;
+  std::vector<Node> held = outside;
+  std::erase_if(held, [](Node n) { return n->handles.load() <= 0; });
+  bool found = false;
+  const auto visit = [&](Node n) {
+    found |= n->op == Op::Buffer && replaced.count(n->arg<BufferArg>().buffer.get());
+    return !found;
+  };
+  visit_below(held, visit, sources);
+  return found;
 }
 
 std::set<const Buffer*> Capture::fresh() const {

@@ -62,18 +62,11 @@ int64_t bytes_of(Node n) { return numel(n->shape()) * n->dtype.size(); }
 // Bytes of the memory that a value is computed from.
 int64_t bytes_below(Node root) {
   int64_t out = 0;
-  NodeMap<char> seen;
-  std::vector<Node> stack{root};
-  while (!stack.empty()) {
-    Node n = stack.back();
-    stack.pop_back();
-    if (std::exchange(seen[n], 1)) continue;
-    if (n->realized != nullptr || n->op == Op::Buffer) {
-      out += bytes_of(n);
-      continue;
-    }
-    for (const Node s : n->srcs()) stack.push_back(s);
-  }
+  visit_below({root}, [&](Node n) {
+    const bool is_memory = n->realized != nullptr || n->op == Op::Buffer;
+    if (is_memory) out += bytes_of(n);
+    return !is_memory;
+  });
   return out;
 }
 
