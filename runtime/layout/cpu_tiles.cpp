@@ -98,8 +98,8 @@ class Tiler {
  private:
   bool find_sides() {
     Node mul = reduce_->src(0);
-    if (reduce_->arg<ReduceArg>().op != Op::Add || mul->op != Op::Mul || mul->num_src != 2 ||
-        reduce_->lengths || mul->lengths)
+    if (reduce_->arg<ReduceArg>().op != Op::Add || mul->op != Op::Mul || reduce_->lengths ||
+        mul->lengths)
       return false;
     for (int o : {0, 1}) sides_[o].view = narrowed(mul->src(o), mul->dtype);
     for (int o : {0, 1})

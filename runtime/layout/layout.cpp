@@ -86,7 +86,7 @@ class Layouts {
   // order.
   bool is_for_matrix_units(Node n) const {
     Node mul = base_of(n->src(0));
-    if (mul->op != Op::Mul || mul->num_src != 2) return false;
+    if (mul->op != Op::Mul) return false;
     return std::ranges::all_of(mul->srcs(), [&](Node s) {
       while (is_view(s) && !computed_.contains(s)) s = s->src(0);
       return has_matrix_unit(target_, s->dtype) &&
@@ -112,7 +112,7 @@ class Layouts {
 
   bool is_byte_product(Node n) const {
     Node mul = base_of(n->src(0));
-    if (!target_.has_wgmma || mul->op != Op::Mul || mul->num_src != 2) return false;
+    if (!target_.has_wgmma || mul->op != Op::Mul) return false;
     return std::ranges::all_of(mul->srcs(), [&](Node s) {
       while (is_view(s)) s = s->src(0);
       return s->dtype.size() == 1 && has_matrix_unit(target_, s->dtype);

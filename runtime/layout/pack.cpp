@@ -359,7 +359,7 @@ Node with_plain_operands(Node reduce, const Target& target) {
 std::vector<Node> computed_operands(Node reduce, const Target& target) {
   constexpr int64_t kUses = 64;
   Node mul = base_of(reduce->src(0));
-  if (!target.has_wgmma || mul->op != Op::Mul || mul->num_src != 2) return {};
+  if (!target.has_wgmma || mul->op != Op::Mul) return {};
   const GraphContraction c(reduce, FollowHalves{});
   if (std::ranges::any_of(c.operands, has_windows)) return {};
   std::vector<Node> points;
