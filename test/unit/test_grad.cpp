@@ -327,6 +327,12 @@ TEST_CASE("relu and abs have derivative 0 at 0") {
   CHECK(gradient_of(x.abs().sum(), x) == Numbers{-1, 0, 1});
 }
 
+TEST_CASE("a deviation and a norm have derivative 0 where they are 0") {
+  const Tensor x = leaf({2, 2, 2, 4}, {2, 2});
+  CHECK(gradient_of(x.std(1, false, 0).sum(), x) == Numbers{0, 0, -0.5, 0.5});
+  CHECK(gradient_of((x - 2).norm(1).sum(), x) == Numbers{0, 0, 0, 1});
+}
+
 // Halves keep bits of few elements, f32 the elements.
 TEST_CASE("few elements share the gradient of an extremum in every dtype, NaN gives it to none") {
   using Floats = std::vector<float>;

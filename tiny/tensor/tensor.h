@@ -322,7 +322,7 @@ class Tensor {
   Tensor min(const Dims& dims = {}, bool keepdim = false) const;   // gradient; Error for no element
   Tensor any(const Dims& dims = {}, bool keepdim = false) const;   // bool
   Tensor all(const Dims& dims = {}, bool keepdim = false) const;   // bool
-  // Floats: sum (x - mean)^2 / (n - correction), and its root.
+  // Floats: sum (x - mean)^2 / (n - correction), and its root, whose gradient is 0 where it is 0.
   Tensor var(const Dims& dims = {}, bool keepdim = false, double correction = 1) const;
   Tensor std(const Dims& dims = {}, bool keepdim = false, double correction = 1) const;
   // (sum |x|^p)^(1/p); p infinite: the largest (smallest) magnitude; 0: the count of nonzeros.

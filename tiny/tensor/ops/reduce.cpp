@@ -147,7 +147,7 @@ Tensor Tensor::var(const Dims& dims, bool keepdim, double correction) const {
 
 Tensor Tensor::std(const Dims& dims, bool keepdim, double correction) const {
   return float_reduction("std", *this, dims, keepdim, [&](const Tensor& x, uint32_t mask) {
-    return variance(x, mask, correction).sqrt();
+    return root(variance(x, mask, correction), 2);
   });
 }
 
