@@ -317,6 +317,17 @@ TEST_CASE("an extremum of no elements is an error and a sum is not") {
   CHECK(numbers(zeros({2, 0}).sum(1)) == Numbers{0, 0});
 }
 
+TEST_CASE("positions and medians along an axis need elements of that axis alone") {
+  const Tensor x = zeros({0, 70});
+  for (const Tensor& y : {x.argmax(1), x.argmin(1), x.median(1), zeros({3, 0}).median(0)}) {
+    CHECK(to_shape(y.shape()) == Shape{0});
+    CHECK(numbers(y).empty());
+  }
+  CHECK(error_of([&] { x.argmax(0); }) == "argmax: no elements to choose from in shape (0,70)");
+  CHECK(error_of([&] { x.argmin(); }) == "argmin: no elements to choose from in shape (0,70)");
+  CHECK(error_of([&] { x.median(0); }) == "median: no elements in shape (0,70)");
+}
+
 TEST_CASE("einsum names what is wrong in an equation") {
   const Tensor x = zeros({2, 3});
   CHECK(error_of([&] { Tensor::einsum("ij", {x}); }) == "einsum: no '->' in \"ij\"");

@@ -261,16 +261,16 @@ Tensor arg_extremum(Op op, const Tensor& x, int axis) {
 Tensor arg_reduction(const char* what, Op op, const Tensor& x, std::optional<int64_t> dim,
                      bool keepdim) {
   LabelScope label(what);
-  check(least_count(x, ~0u) > 0, what, ": no elements to choose from in shape ",
-        to_text(x.capacity()), x.node()->lengths ? ", where a Variable may be 0" : "");
+  const int axis = dim ? normalize_axis(what, *dim, x.rank()) : 0;
+  check(least_count(x, dim && x.rank() ? uint32_t{1} << axis : ~0u) > 0, what,
+        ": no elements to choose from in shape ", to_text(x.capacity()),
+        x.node()->lengths ? ", where a Variable may be 0" : "");
   const Shape shape = to_shape(x.capacity());
   const Tensor data = detail::in_memory(x);
   if (!dim || x.rank() == 0) {
-    if (dim) normalize_axis(what, *dim, 0);
     const Tensor y = arg_extremum(op, data.reshape({-1}), 0);
     return detail::beside(y.reshape(keepdim ? Shape(shape.size(), 1) : Shape{}), x);
   }
-  const int axis = normalize_axis(what, *dim, x.rank());
   const Tensor y = arg_extremum(op, data, axis);
   return detail::beside(y.reshape(detail::without(shape, uint32_t{1} << axis, keepdim)), x);
 }

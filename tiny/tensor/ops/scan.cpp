@@ -459,12 +459,12 @@ Tensor row_median(const Tensor& x) {
 
 Tensor Tensor::median(std::optional<int64_t> dim, bool keepdim) const {
   LabelScope label("median");
-  check(numel() > 0, "median: no elements in shape ", to_text(shape()));
-  if (!dim || rank() == 0) {
-    if (dim) normalize_axis("median", *dim, 0);
+  const int axis = dim ? normalize_axis("median", *dim, rank()) : 0, last = rank() - 1;
+  const bool all = !dim || rank() == 0;
+  check((all ? numel() : shape()[axis]) > 0, "median: no elements in shape ", to_text(shape()));
+  if (all) {
     return row_median(reshape({1, -1})).reshape(keepdim ? Shape(rank(), 1) : Shape{});
   }
-  const int axis = normalize_axis("median", *dim, rank()), last = rank() - 1;
   const Tensor rows = move_axis(*this, axis, last).reshape({-1, shape()[axis]});
   return row_median(rows).reshape(detail::without(shape(), uint32_t{1} << axis, keepdim));
 }
