@@ -291,6 +291,14 @@ TEST_CASE("a bias of attention has no gradient where a row's position hides all 
   CHECK_FALSE(g.isnan().any().item<bool>());
 }
 
+TEST_CASE("attention to no keys at all is zero") {
+  const Tensor q = leaf({1, 2, 3, 4}, {2, 2}), none = leaf({}, {0, 2});
+  const Tensor y = scaled_dot_product_attention(q, none, none);
+  CHECK(numbers(y) == Numbers{0, 0, 0, 0});
+  CHECK(gradient_of(y.sum(), q) == Numbers{0, 0, 0, 0});
+  CHECK(gradient_of(y.sum(), none).empty());
+}
+
 TEST_CASE("attention of 16-bit floats to one key alone has no gradient of queries and keys") {
   // Each query is 64 times a key: weights are 1 and, below exp(-800), 0.
   const Tensor k = Tensor::eye(8) * 64, v = Tensor::randn({8, 16}), seed = Tensor::randn({8, 16});

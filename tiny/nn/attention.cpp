@@ -103,9 +103,10 @@ Tensor dropped(const Tensor& x, const Tensor& keep, double p) {
 // result. Its gradient is written down as FlashAttention-2 has it (Dao, arXiv:2307.08691, section
 // 3.1): the sum over a row of weights times their gradients is one of the result times its own,
 // which is as wide as a head. Largest scores and sums stay apart: where a mask is the least finite
-// number, a logarithm is lost beside it.
+// number, a logarithm is lost beside it. Without keys the result is a sum of nothing.
 Tensor weighted_values(const Tensor& scores, const Tensor& values, double dropout_p) {
   const DType t = values.dtype(), wide = scores.dtype();
+  if (scores.capacity().back() == 0) return scores.to(t).matmul(values);
   const Tensor keep = kept_elements(scores, dropout_p);
   // Rounded, as a matrix unit takes them: where they are stored, the sum and the gradient read
   // that.
