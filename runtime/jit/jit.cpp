@@ -265,6 +265,7 @@ void JitCore::State::check_nothing_left(const Capture& capture, const Tensors& o
   for (const Tensor& t : out) results.insert(t.node());
   for (Node n : nodes().held()) {
     if (!capture.is_new(n) || results.count(n) || n->device == 0 || recorded->keeps(n)) continue;
+    if (numel(n->shape()) == 0) continue;  // there is nothing to make
     const auto is_left = [&](Node part) {
       const Node base = stored(part);
       if (base->op != Op::Buffer) return reads_any(base, made, saved);  // else another thread's

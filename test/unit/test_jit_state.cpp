@@ -10,6 +10,7 @@
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/nn/layers.h"
+#include "tiny/train/optim.h"
 
 using namespace tiny;
 
@@ -187,6 +188,22 @@ TEST_CASE("an argument and a result may have no elements") {
               step(floats({1}), Tensor::zeros({0, 3}));
             }),
             "argument 1 is f32 (0,3)"));
+}
+
+TEST_CASE("a parameter without elements is trained in a Jit beside others") {
+  Tensor none = Tensor::zeros({0, 2}).requires_grad_();
+  Tensor weight = floats({1, 2}).requires_grad_();
+  Adam optimizer({&none, &weight}, 0.5);
+  Jit step([&] {
+    Tensor loss = none.sum() + weight.sum();
+    loss.backward();
+    optimizer.step({&loss});
+    return loss;
+  });
+  for (const float loss : {3.0f, 2.0f, 1.0f, 0.0f})
+    CHECK(step().item<float>() == doctest::Approx(loss));
+  CHECK(step.statistics().replays == 2);
+  CHECK(none.to_vector<float>().empty());
 }
 
 TEST_CASE("a copy that a step assigns to leaves the tensor from outside as it was") {
