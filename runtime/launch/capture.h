@@ -58,6 +58,7 @@ class Capture {
  private:
   const NodeMark begin_{Arena::global()};
   const build::KeptViews kept_{begin_};
+  const ComputedAnew anew_{begin_};
 };
 
 // Pauses the capture of this thread while it lives.

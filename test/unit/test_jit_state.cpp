@@ -190,6 +190,33 @@ TEST_CASE("an argument and a result may have no elements") {
             "argument 1 is f32 (0,3)"));
 }
 
+TEST_CASE("a replay computes what was known of a tensor from outside at the capture") {
+  for (const bool by_state : {true, false}) {
+    CAPTURE(by_state);
+    Tensor weight = floats({1}).realize(), state = floats({0, 0}).realize();
+    Tensor known, copy;
+    if (!by_state) {
+      known = weight * 2;
+      copy = known;
+      copy.realize();
+    }
+    Jit step([&](const Tensor& x) {
+      Tensor twice = weight * 2;
+      if (by_state) state.assign({Slice{}}, twice);
+      return std::array{twice, twice + x};
+    });
+    for (const float w : {1.0f, 1.0f, 3.0f, 4.0f}) {
+      if (w != 1) weight.assign(floats({w})).realize();
+      const auto [twice, sum] = step(floats({0.5f}));
+      CHECK(twice.to_vector<float>() == Floats{2 * w});
+      CHECK(sum.to_vector<float>() == Floats{2 * w + 0.5f});
+    }
+    CHECK(step.statistics().replays == 2);
+    if (by_state) CHECK(state.to_vector<float>() == Floats{8, 8});
+    if (!by_state) CHECK(known.to_vector<float>() == Floats{2});
+  }
+}
+
 TEST_CASE("a parameter without elements is trained in a Jit beside others") {
   Tensor none = Tensor::zeros({0, 2}).requires_grad_();
   Tensor weight = floats({1, 2}).requires_grad_();

@@ -17,6 +17,7 @@ namespace {
 
 thread_local Arena* current_arena = nullptr;
 thread_local const char* current_label = "";
+thread_local const NodeMark* anew_since = nullptr;
 
 uint64_t mix(uint64_t h, uint64_t v) {
   h = (h ^ v) * 0x9E3779B97F4A7C15ull;
@@ -130,7 +131,7 @@ Node Arena::find(uint32_t hash, Op op, DType dtype, std::span<const Node> srcs,
   for (NodeData* n = table_[hash & (table_.size() - 1)]; n; n = n->next)
     if (n->hash == hash && n->op == op && n->dtype == dtype && n->num_src == srcs.size() &&
         std::equal(srcs.begin(), srcs.end(), n->sources) && same_payload(n->payload, payload))
-      return n;
+      if (!anew_since || !n->realized || anew_since->precedes(n)) return n;
   return nullptr;
 }
 
@@ -180,6 +181,10 @@ NodeMark::NodeMark(const Arena& arena) {
   std::lock_guard lock(arena.mutex_);
   next_ = arena.next_id_;
 }
+
+ComputedAnew::ComputedAnew(NodeMark mark)
+    : mark_(mark), before_(std::exchange(anew_since, &mark_)) {}
+ComputedAnew::~ComputedAnew() { anew_since = before_; }
 
 // Nodes that a thread has in its hands: given back when it collects, and when it ends.
 struct Arena::Pins {

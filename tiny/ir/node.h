@@ -185,6 +185,21 @@ class NodeMark {
   uint32_t next_;  // id
 };
 
+// While it lives, on this thread, nodes that were made before `mark` and are computed are not found
+// again: what a capture of a Jit makes of tensors from outside is computed by each replay, since
+// they may change, whoever else has the values that it had before.
+class ComputedAnew {
+ public:
+  explicit ComputedAnew(NodeMark mark);
+  ~ComputedAnew();
+  ComputedAnew(const ComputedAnew&) = delete;
+  ComputedAnew& operator=(const ComputedAnew&) = delete;
+
+ private:
+  const NodeMark mark_;
+  const NodeMark* before_;
+};
+
 // How many nodes and NodeRefs refer to a node, apart from those that only watch it.
 inline uint32_t uses_of(Node n) { return n->refs.load(std::memory_order_relaxed) - n->watchers; }
 
