@@ -217,6 +217,16 @@ TEST_CASE("a replay computes what was known of a tensor from outside at the capt
   }
 }
 
+TEST_CASE("a step repeats elements so often as a list says") {
+  Jit step([](const Tensor& x) { return x.repeat_interleave(Shape{2, 0, 0, 3, 1}, 0); });
+  for (int i = 0; i < 4; ++i) {
+    const auto f = static_cast<float>(i);
+    CHECK(step(floats({f, 1, 2, f + 3, 4})).to_vector<float>() ==
+          Floats{f, f, f + 3, f + 3, f + 3, 4});
+  }
+  CHECK(floats({1, 2}).repeat_interleave(Shape{0, 0}, 0).to_vector<float>().empty());
+}
+
 TEST_CASE("a parameter without elements is trained in a Jit beside others") {
   Tensor none = Tensor::zeros({0, 2}).requires_grad_();
   Tensor weight = floats({1, 2}).requires_grad_();

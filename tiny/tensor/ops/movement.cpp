@@ -382,23 +382,6 @@ Tensor Tensor::repeat_interleave(int64_t repeats, std::optional<int64_t> dim) co
   return expand_axis(unsqueeze(axis + 1), axis + 1, repeats).flatten(axis, axis + 1);
 }
 
-Tensor Tensor::repeat_interleave(const Shape& repeats, std::optional<int64_t> dim) const {
-  LabelScope label("repeat_interleave");
-  if (!dim && rank() != 1) return reshape({-1}).repeat_interleave(repeats, 0);
-  const int axis = dim ? normalize_axis("repeat_interleave", *dim, rank()) : 0;
-  if (repeats.size() == 1) return repeat_interleave(repeats[0], axis);
-  check(rank() > 0 && static_cast<int64_t>(repeats.size()) == shape()[axis],
-        "repeat_interleave: ", repeats.size(), " counts for axis ", axis, " of ", to_text(shape()));
-  std::vector<int64_t> rows;
-  int64_t total = 0;
-  for (int64_t count : repeats) total = checked_add("repeat_interleave", total, count);
-  for (size_t i = 0; i < repeats.size(); ++i) {
-    check(repeats[i] >= 0, "repeat_interleave: count ", repeats[i], " is negative");
-    rows.insert(rows.end(), repeats[i], static_cast<int64_t>(i));
-  }
-  return index_select(axis, from(rows, {static_cast<int64_t>(rows.size())}, device()));
-}
-
 namespace {
 
 // parts[first .. last) joined; begins[i] is where part i starts. A tree of selections, so that an
@@ -411,6 +394,27 @@ Node join(const std::vector<Node>& parts, const Shape& begins, int axis, size_t 
   const Node b = join(parts, begins, axis, middle, last);
   const Tensor i = detail::position(a->shape(), axis);
   return build::where((i < begins[middle]).node(), a, b);
+}
+
+// 0, 0, 1, 2, 2, ...: each position of a list of counts so often, `total` in all. A few are
+// computed, so that a Jit may capture them.
+Tensor positions_repeated(const Shape& counts, int64_t total, const std::string& device) {
+  constexpr size_t kComputed = 64;  // selections in the text of a kernel
+  if (counts.size() <= kComputed && total > 0) {
+    std::vector<Node> parts;
+    Shape begins;
+    int64_t begin = 0;
+    for (size_t i = 0; i < counts.size(); begin += counts[i++]) {
+      if (counts[i] == 0) continue;
+      parts.push_back(build::full(Shape{total}, kI64, static_cast<int64_t>(i)));
+      begins.push_back(begin);
+    }
+    return Tensor(join(parts, begins, 0, 0, parts.size()));
+  }
+  std::vector<int64_t> rows;
+  for (size_t i = 0; i < counts.size(); ++i)
+    rows.insert(rows.end(), counts[i], static_cast<int64_t>(i));
+  return Tensor::from(rows, {total}, device);
 }
 
 // Parts of which some end along the axis where a Variable says: the next one begins there, which is
@@ -440,6 +444,21 @@ Tensor join_lengths(const std::vector<Tensor>& parts, int axis, const Shape& sha
 }
 
 }  // namespace
+
+Tensor Tensor::repeat_interleave(const Shape& repeats, std::optional<int64_t> dim) const {
+  LabelScope label("repeat_interleave");
+  if (!dim && rank() != 1) return reshape({-1}).repeat_interleave(repeats, 0);
+  const int axis = dim ? normalize_axis("repeat_interleave", *dim, rank()) : 0;
+  if (repeats.size() == 1) return repeat_interleave(repeats[0], axis);
+  check(rank() > 0 && static_cast<int64_t>(repeats.size()) == shape()[axis],
+        "repeat_interleave: ", repeats.size(), " counts for axis ", axis, " of ", to_text(shape()));
+  int64_t total = 0;
+  for (int64_t count : repeats) {
+    check(count >= 0, "repeat_interleave: count ", count, " is negative");
+    total = checked_add("repeat_interleave", total, count);
+  }
+  return index_select(axis, positions_repeated(repeats, total, device()));
+}
 
 Tensor Tensor::cat(const std::vector<Tensor>& parts, int64_t dim) {
   LabelScope label("cat");
