@@ -520,6 +520,15 @@ TEST_CASE("gradients have the dtype of their tensor and sum 16-bit floats in f32
   CHECK(numbers(g) == Numbers{4096});
 }
 
+TEST_CASE("what is rolled by nothing is no leaf, and what is assigned to it has no gradient") {
+  const Tensor x = line({1, 2, 3});
+  for (const int64_t shift : {0, 3, 1}) {
+    Tensor y = x.roll({shift}, 0);
+    y.assign({Slice{0, 2}}, 0);
+    CHECK(gradient_of(y.sum(), x) == (shift == 1 ? Numbers{0, 1, 0} : Numbers{0, 0, 1}));
+  }
+}
+
 TEST_CASE("an input that a loss does not depend on has the gradient zero") {
   const Tensor x = line({1, 2}), y = line({3});
   CHECK(gradient_of(x.sum(), y) == Numbers{0});

@@ -59,7 +59,7 @@ Tensor Tensor::take_along_dim(const Tensor& index, int64_t dim) const {
   const int axis = normalize_axis("take_along_dim", dim, rank());
   check(index.rank() == rank(), "take_along_dim: an index of shape ", to_text(index.shape()),
         " for ", to_text(shape()));
-  if (rank() == 0) return *this;
+  if (rank() == 0) return Tensor(node());
   Shape mine = to_shape(shape()), other = to_shape(index.shape());
   mine[axis] = other[axis] = 1;
   Shape common = broadcast("take_along_dim", mine, other);

@@ -345,7 +345,7 @@ Tensor Tensor::roll(const Shape& shifts, const Dims& dims) const {
   }
   check(shifts.size() == dims.list().size(), "roll: ", shifts.size(), " shifts for ",
         dims.list().size(), " axes");
-  Tensor x = *this;
+  Tensor x(node());  // no other handle of a leaf
   for (size_t i = 0; i < shifts.size(); ++i) {
     const int axis = normalize_axis("roll", dims.list()[i], rank());
     const int64_t n = rank() ? shape()[axis] : 1;
