@@ -234,7 +234,9 @@ class ColumnTuner : ColumnSums {
     if (down * across < 2 * target_.warp) return false;
     lanes_ = static_cast<int>(lanes);
     vector(v, rest);
-    const int below = rows_below(merged(reduced), down);
+    // A thread of scalars has as many bytes in flight as one of vectors (measurements.md:
+    // few_columns).
+    const int below = rows_below(merged(reduced), down, uneven ? 4 * kUnrolled : kUnrolled);
     for (int id : beside) unroll_split(id, kUnrolled);
     last_ = below;
     if (across > 1) {
@@ -257,19 +259,20 @@ class ColumnTuner : ColumnSums {
         size(rest) >= target_.cores * target_.warp)
       return false;
     const auto most = static_cast<uint64_t>(std::min(rows / each, kMax));
-    rows_below(merged(reduced), static_cast<int64_t>(std::bit_floor(most)));
+    rows_below(merged(reduced), static_cast<int64_t>(std::bit_floor(most)), kUnrolled);
     for (int id : short_rows()) unroll_split(id, kUnrolled);
     spread(merged(rest), target_.warp);
     return true;
   }
 
-  // The rows over `down` threads, some of each thread's unrolled: the id of the threads' range.
-  // Where no good number divides what a thread has, it gets a few more that are gated off.
-  int rows_below(int flat, int64_t down) {
+  // The rows over `down` threads, at most `unrolled` of each thread's unrolled: the id of the
+  // threads' range. Where no good number divides what a thread has, it gets a few more that are
+  // gated off.
+  int rows_below(int flat, int64_t down, int64_t unrolled) {
     constexpr int64_t kGood = 4;
     const int64_t rows = extent(range(flat)), each = ceil_div(rows, down);
-    int64_t some = best_unroll(each, kUnrolled);
-    for (int64_t n = kGood; some < kGood && each > kUnrolled && n > 1; n /= 2)
+    int64_t some = best_unroll(each, unrolled);
+    for (int64_t n = kGood; some < kGood && each > unrolled && n > 1; n /= 2)
       if (round_up(each, n) * 8 <= each * 9) some = n;
     const int part = part_of(flat, down * some), below = part_of(part, down);
     bind(below, RangeKind::Thread);

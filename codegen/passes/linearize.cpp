@@ -190,6 +190,37 @@ void by_factors(std::vector<Node>& items) {
   });
 }
 
+// A store over what other items read waits for what these wait for: then it is in the same loop
+// as they are, behind all loads, or behind the reduction that reads.
+void hold_back_stores(const std::vector<Node>& order, Dependences& on) {
+  std::map<int64_t, std::vector<Node>> readers;  // of each slot that is written
+  for (Node n : order)
+    if (n->op == Op::Store) readers[n->src(0)->ints()[0]];
+  NodeMap<std::set<int64_t>> read;  // such slots, without passing another item
+  for (Node n : order) {
+    std::set<int64_t> slots;
+    if (n->op == Op::Load && readers.contains(n->src(0)->ints()[0]))
+      slots.insert(n->src(0)->ints()[0]);
+    for (Node s : n->srcs())
+      if (const auto* more = read.find(s); more && !is_computed_in_loops(s))
+        slots.insert(more->begin(), more->end());
+    if (slots.empty()) continue;
+    if (is_computed_in_loops(n) || n->op == Op::Store)
+      for (int64_t slot : slots) readers[slot].push_back(n);
+    read[n] = std::move(slots);
+  }
+  for (Node store : order) {
+    if (store->op != Op::Store) continue;
+    std::vector<Node>& waits = on.direct[store];
+    for (Node reader : readers[store->src(0)->ints()[0]]) {
+      const std::vector<Node> more =
+          is_computed_in_loops(reader) ? std::vector<Node>{reader} : *on.direct.find(reader);
+      waits.insert(waits.end(), more.begin(), more.end());
+    }
+    sort_by_number(waits);
+  }
+}
+
 class Linearizer {
  public:
   Linearizer(Node sink, bool branches) : traits_{branches} {
@@ -207,7 +238,7 @@ class Linearizer {
       collect_depends(n);
       if ((is_computed_in_loops(n) && !is_known) || n->op == Op::Store) items.push_back(n);
     }
-    hold_back_stores(order);
+    hold_back_stores(order, on_);
     std::ranges::stable_partition(items, is_computed_in_loops);
     collect_needs(items);
     for (Node r : grid_) root_.open |= r->ranges;
@@ -260,37 +291,6 @@ class Linearizer {
     if (running.empty()) return;
     sort_by_number(running);
     on_.running[n] = std::move(running);
-  }
-
-  // A store over what other items read waits for what these wait for: then it is in the same loop
-  // as they are, behind all loads, or behind the reduction that reads.
-  void hold_back_stores(const std::vector<Node>& order) {
-    std::map<int64_t, std::vector<Node>> readers;  // of each slot that is written
-    for (Node n : order)
-      if (n->op == Op::Store) readers[n->src(0)->ints()[0]];
-    NodeMap<std::set<int64_t>> read;  // such slots, without passing another item
-    for (Node n : order) {
-      std::set<int64_t> slots;
-      if (n->op == Op::Load && readers.contains(n->src(0)->ints()[0]))
-        slots.insert(n->src(0)->ints()[0]);
-      for (Node s : n->srcs())
-        if (const auto* more = read.find(s); more && !is_computed_in_loops(s))
-          slots.insert(more->begin(), more->end());
-      if (slots.empty()) continue;
-      if (is_computed_in_loops(n) || n->op == Op::Store)
-        for (int64_t slot : slots) readers[slot].push_back(n);
-      read[n] = std::move(slots);
-    }
-    for (Node store : order) {
-      if (store->op != Op::Store) continue;
-      std::vector<Node>& waits = on_.direct[store];
-      for (Node reader : readers[store->src(0)->ints()[0]]) {
-        const std::vector<Node> more =
-            is_computed_in_loops(reader) ? std::vector<Node>{reader} : *on_.direct.find(reader);
-        waits.insert(waits.end(), more.begin(), more.end());
-      }
-      sort_by_number(waits);
-    }
   }
 
   // All reductions that an item needs, directly or by way of others, in order of creation: each
@@ -418,13 +418,36 @@ class Linearizer {
     scope.text.push_back(n);
   }
 
-  // Loads whose lanes have gates of their own are branches, over which no compiler moves others:
-  // they come before what waits for any of them.
-  void need_branches(Node n, NodeMap<char>& seen) {
+  // Adds those loads below a node that are not there yet, what they need first.
+  void add_loads(Node n, std::vector<Node>& loads, NodeMap<char>& seen) const {
     if (n->op == Op::Reduce || seen.contains(n) || is_defined(n, scopes_.size() - 1)) return;
     seen[n] = 1;
-    for (Node s : n->srcs()) need_branches(s, seen);
-    if (n->op == Op::Load && n->num_src > 2 && n->src(2)->dtype.lanes > 1) need(n);
+    for (Node s : n->srcs()) add_loads(s, loads, seen);
+    if (n->op == Op::Load) loads.push_back(n);
+  }
+
+  // All loads come before the first store: a kernel may write what it reads at the same index. What
+  // is made of a tile of sums, and of few loads beside, is stored piece by piece: pieces that wait
+  // for all others take registers that the loop of the sums needs (measurements.md: store).
+  void store(const Block& block) {
+    std::vector<Node> stores, loads;
+    NodeMap<char> seen;
+    for (Node item : block.updates)
+      if (item->op == Op::Store) stores.push_back(item);
+    for (Node item : stores)
+      for (Node s : item->srcs()) add_loads(s, loads, seen);
+    const bool by_pieces = !block.children.empty() && 2 * loads.size() <= stores.size();
+    const auto need_values = [&](Node item) {
+      for (Node s : item->srcs()) need(s);
+    };
+    if (by_pieces)
+      std::ranges::for_each(loads, [&](Node n) { need(n); });
+    else
+      std::ranges::for_each(stores, need_values);
+    for (Node item : stores) {
+      need_values(item);
+      scopes_.back().text.push_back(item);
+    }
   }
 
   // Stages first: they are computed from memory alone. Those that are filled ahead meet one barrier
@@ -448,12 +471,17 @@ class Linearizer {
       if (has_stages) rescale(block.updates);
       emit_loop(*child);
     }
+    // Loads whose lanes have gates of their own are branches, over which no compiler moves others:
+    // they come before what waits for any of them.
+    std::vector<Node> loads;
     NodeMap<char> seen;
     for (Node item : traits_.branches ? block.updates : std::vector<Node>())
       for (Node s : item->srcs().first(item->op == Op::Reduce ? 1
                                        : is_stage(item)       ? 2
                                                               : item->num_src))
-        need_branches(s, seen);
+        add_loads(s, loads, seen);
+    for (Node load : loads)
+      if (load->num_src > 2 && load->src(2)->dtype.lanes > 1) need(load);
     // What an accumulator holds before the iteration is read before it is updated.
     for (Node item : block.updates)
       if (const auto* before = on_.running.find(item))
@@ -467,12 +495,7 @@ class Linearizer {
       need(updated_with(item));
       scopes_.back().text.push_back(make(Op::Update, kVoid, {item}));
     }
-    // All loads come before the first store: a kernel may write what it reads at the same index.
-    for (Node item : block.updates)
-      if (item->op == Op::Store)
-        for (Node s : item->srcs()) need(s);
-    for (Node item : block.updates)
-      if (item->op == Op::Store) scopes_.back().text.push_back(item);
+    store(block);
     if (!block.parent) body_ = std::move(scopes_.back().text);
   }
 

@@ -510,6 +510,23 @@ TEST_CASE("GPU options: threads of a block share long columns of odd length") {
   CHECK(block(memory({128, 4096, 4095})) == std::pair<int64_t, int64_t>{64, 4});
   CHECK(block(memory({128, 4096, 4096})).second == 1);  // vectors
   CHECK(block(memory({4096, 4096, 4095})).second == 1);
+  // A thread has 32 of its rows in flight.
+  const std::string options = to_text(last_kernel(memory({128, 4096, 4095}).mean(1)).options);
+  CHECK(options.find("split r2 128, split r3 4, bind r4 thread, bind r3 unroll") !=
+        std::string::npos);
+}
+
+TEST_CASE("what is made of a tile of sums is stored piece by piece, behind all loads") {
+  const Tensor x = memory({2048, 2048}), w = memory({2048, 2048}), bias = memory({2048});
+  const EnvOverride exact("ALLOW_TF32", "0");
+  const std::string text = last_kernel((x.matmul(w) + bias).gelu()).source.text;
+  const size_t body = text.find("KERNEL("), store = text.find("*(f32x4*)(b0", body);
+  REQUIRE(store != std::string::npos);
+  CHECK(text.rfind("exp2_of(") > store);
+  CHECK(text.rfind("*(const f32x4*)(b") < store);
+  // Each has a load of its own: those are in flight together.
+  const std::string sum = last_kernel((x.matmul(w) + memory({2048, 2048})).gelu()).source.text;
+  CHECK(sum.rfind("exp2_of(") < sum.find("*(f32x4*)(b0", sum.find("KERNEL(")));
 }
 
 TEST_CASE("GPU options: threads of a row divide it where they can") {
