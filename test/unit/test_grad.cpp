@@ -529,6 +529,15 @@ TEST_CASE("what is rolled by nothing is no leaf, and what is assigned to it has 
   }
 }
 
+TEST_CASE(
+    "what is sorted of a single number is no leaf, and what is assigned to it has no gradient") {
+  Tensor x = Tensor(2.0f).contiguous().realize();
+  x.requires_grad_();
+  Tensor y = x.sort(0).values;
+  y.assign(y * 0 + 5);
+  CHECK(gradient_of(y * 2, x) == Numbers{0});
+}
+
 TEST_CASE("an input that a loss does not depend on has the gradient zero") {
   const Tensor x = line({1, 2}), y = line({3});
   CHECK(gradient_of(x.sum(), y) == Numbers{0});

@@ -364,7 +364,7 @@ Tensor with_lengths_left(Tensor y, const Tensor& x) {
 }
 
 WithIndices with_values(const Tensor& x, int64_t dim, const Tensor& indices) {
-  if (x.rank() == 0) return {x, indices};
+  if (x.rank() == 0) return {Tensor(x.node()), indices};  // no other handle of a leaf
   const Tensor all = x.node()->lengths ? Tensor(make(Op::Whole, x.dtype(), {x.node()})) : x;
   return {with_lengths_left(all.gather(dim, indices), x), with_lengths_left(indices, x)};
 }
