@@ -6,37 +6,42 @@ namespace tiny {
 
 namespace {
 
-// What a node stands for, without what changes no element.
-Node bare(Node n) {
+// What a node stands for below what changes no element and, added to `views`, what leaves elements
+// out or changes their order.
+Node origin(Node n, std::vector<Node>* views = nullptr) {
   while (true) {
-    if (n->realized)
+    const bool is_view = is_movement(n->op);
+    if (n->realized) {
       n = n->realized.load();
-    else if (is_for_gradients(n->op) || n->op == Op::Reshape || n->op == Op::Assign)
+    } else if (is_view || is_for_gradients(n->op) || n->op == Op::Assign || n->op == Op::Multi) {
+      if (views && is_view && n->op != Op::Reshape) views->push_back(n);
       n = n->src(0);
-    else
+    } else {
       return n;
+    }
   }
+}
+
+const Memory* memory_of(Node n) {
+  return n->op == Op::Buffer ? n->arg<BufferArg>().buffer->memory().lock().get() : nullptr;
 }
 
 }  // namespace
 
-const Memory* memory_below(Node n) {
-  n = bare(n);
-  while (is_movement(n->op) || n->op == Op::Multi) n = bare(n->src(0));
-  return n->op == Op::Buffer ? n->arg<BufferArg>().buffer->memory().lock().get() : nullptr;
-}
+const Memory* memory_below(Node n) { return memory_of(origin(n)); }
 
 Holders::Place Holders::place_of(Node n) {
-  Place place{memory_below(n), {}};
+  std::vector<Node> views;
+  Place place{memory_of(origin(n, &views)), {}};
   const auto add = [&](Ints numbers) {
     place.view.push_back(std::ssize(numbers));
     place.view.insert(place.view.end(), numbers.begin(), numbers.end());
   };
   add(n->shape());
-  for (n = bare(n); is_movement(n->op); n = bare(n->src(0))) {
-    place.view.push_back(static_cast<int64_t>(n->op));
-    add(n->shape());
-    if (const Ints* numbers = std::get_if<Ints>(&n->payload)) add(*numbers);
+  for (Node v : views) {
+    place.view.push_back(static_cast<int64_t>(v->op));
+    add(v->shape());
+    if (const Ints* numbers = std::get_if<Ints>(&v->payload)) add(*numbers);
   }
   return place;
 }

@@ -2,7 +2,6 @@
 // they are: whether each is still the tensor that it was at the capture.
 #pragma once
 #include <map>
-#include <span>
 #include <vector>
 
 #include "runtime/device/buffer.h"

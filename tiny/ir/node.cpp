@@ -49,16 +49,6 @@ uint32_t hash_of(Op op, DType t, std::span<const Node> srcs, const Payload& payl
   return static_cast<uint32_t>(h ^ h >> 32);
 }
 
-// Copies what a node refers to behind it, so that one allocation holds all of it.
-template <class T> const T* place(std::byte*& cursor, std::span<const T> values) {
-  T* to = reinterpret_cast<T*>(cursor);
-  std::ranges::copy(values, to);
-  cursor += values.size_bytes();
-  return to;
-}
-
-}  // namespace
-
 bool same_payload(const Payload& a, const Payload& b) {
   if (a.index() != b.index()) return false;
   if (auto x = std::get_if<Ints>(&a)) return same(*x, std::get<Ints>(b));
@@ -74,6 +64,16 @@ bool same_payload(const Payload& a, const Payload& b) {
       },
       a);
 }
+
+// Copies what a node refers to behind it, so that one allocation holds all of it.
+template <class T> const T* place(std::byte*& cursor, std::span<const T> values) {
+  T* to = reinterpret_cast<T*>(cursor);
+  std::ranges::copy(values, to);
+  cursor += values.size_bytes();
+  return to;
+}
+
+}  // namespace
 
 void NodeData::wrong_payload() const {
   throw Bug(cat("node ", id, ", ", op, ", was asked for a payload of another type than its own"));

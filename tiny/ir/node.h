@@ -62,8 +62,6 @@ struct BufferArg {
 using Payload = std::variant<std::monostate, int64_t, double, Ints, RangeArg, ReduceArg, OpArg,
                              ScatterArg, BufferArg>;
 
-bool same_payload(const Payload& a, const Payload& b);
-
 struct NodeData {
   Op op;
   DType dtype;
