@@ -18,12 +18,23 @@ namespace tiny {
 
 namespace {
 
-constexpr int64_t kMaxInRow = 1024;      // threads that share a row
-constexpr int64_t kHeldByThread = 64;    // elements of a row that a thread keeps in registers
-constexpr int64_t kHeldByBlock = 16384;  // and of those of a block: two must fit
-constexpr int64_t kVectorsOfThread = 4;  // wanted per thread of a long row: loads in flight
-constexpr int64_t kWantedOfHeld = 16;    // elements, where it keeps them
-constexpr int64_t kVeryLong = 2048;      // vectors of a row that is read by full blocks
+constexpr int64_t kMaxInRow = 1024;        // threads that share a row
+constexpr int64_t kHeldByThread = 64;      // elements of a row that a thread keeps in registers
+constexpr int64_t kHeldByBlock = 16384;    // and of those of a block: two must fit
+constexpr int64_t kVectorsOfThread = 4;    // wanted per thread of a long row: loads in flight
+constexpr int64_t kElementsOfThread = 12;  // and without vectors
+constexpr int64_t kFewVectors = 16;        // of which each has a thread
+constexpr int64_t kWantedOfHeld = 16;      // elements, where it keeps them
+constexpr int64_t kVeryLong = 2048;        // vectors of a row that is read by full blocks
+
+// As many of a large block's threads as leave none idle in the last iteration (measurements.md:
+// dividing).
+int64_t dividing(int64_t vectors, int64_t threads, int64_t warp) {
+  if (vectors % threads)
+    for (int64_t fewer = threads - warp; 2 * fewer >= threads; fewer -= warp)
+      if (vectors % fewer == 0) return fewer;
+  return threads;
+}
 
 // Pooling: a thread has the windows of several contiguous channels.
 class PoolingTuner : GpuTuner {
@@ -211,22 +222,30 @@ class RowTuner : GpuTuner {
     return vectors * lanes_ <= target_.warp * kHeldByThread && rows >= 32 * target_.cores;
   }
 
+  // Each thread has a number of loads in flight, and rows that are read element by element share a
+  // warp: combining what 32 threads have costs as much as loading it (measurements.md:
+  // row_threads).
   int64_t row_threads(int64_t vectors, int64_t rows, bool held) const {
-    if (vectors <= 32) return pow2(vectors);
-    if (held && is_warps(vectors, rows)) return target_.warp;
-    // Held rows take fewer threads than sums that are read once (measurements.md: row_threads).
+    if (held && is_warps(vectors, rows))
+      return std::min<int64_t>(target_.warp, pow2(ceil_div(vectors, held_of_thread())));
+    if (held ? vectors <= target_.warp : lanes_ >= 4 && vectors < kFewVectors) return pow2(vectors);
+    // Held rows take fewer threads than sums that are read once.
     const int64_t each = held                   ? kWantedOfHeld / lanes_
                          : vectors >= kVeryLong ? 2
-                                                : kVectorsOfThread;
-    int64_t threads =
-        std::clamp<int64_t>(pow2(vectors) / std::max<int64_t>(each, 1), 32, most_in_row());
+                         : lanes_ >= 4          ? kVectorsOfThread
+                                                : kElementsOfThread / lanes_;
+    int64_t threads = std::clamp<int64_t>(pow2(ceil_div(vectors, std::max<int64_t>(each, 1))),
+                                          held ? 32 : 1, most_in_row());
     // A chip that is not full is filled with threads; a row that is held, spread over more of them.
     while (threads < most_in_row() && threads * 2 <= pow2(vectors) &&
            (rows * threads < 1024 * target_.cores ||
             (held && vectors * lanes_ > threads * kHeldByThread)))
       threads *= 2;
-    return dividing(vectors, threads);
+    return threads < kBlock ? threads : dividing(vectors, threads, target_.warp);
   }
+
+  // Vectors of a held row for each thread of a warp or a part of one.
+  int64_t held_of_thread() const { return lanes_ < 4 ? 6 / lanes_ : lanes_ / 4; }
 
   // Threads that have enough of so many vectors each.
   int64_t most_sharing(int64_t vectors) const {
@@ -234,15 +253,6 @@ class RowTuner : GpuTuner {
   }
 
   int64_t most_in_row() const { return std::min<int64_t>(kMaxInRow, target_.most_threads); }
-
-  // As many of a block's threads as leave none idle in the last iteration (measurements.md:
-  // dividing).
-  int64_t dividing(int64_t vectors, int64_t threads) const {
-    if (threads >= kBlock && vectors % threads)
-      for (int64_t fewer = threads - target_.warp; 2 * fewer >= threads; fewer -= target_.warp)
-        if (vectors % fewer == 0) return fewer;
-    return threads;
-  }
 
   // Ranges that the same items run in, and the same reductions close; `items` by their numbers.
   struct Class {

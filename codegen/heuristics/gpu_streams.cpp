@@ -3,6 +3,7 @@
 #include "codegen/heuristics/tuner.h"
 #include "codegen/kernel/facts.h"
 #include "tiny/ir/sizes.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 
@@ -118,6 +119,26 @@ class StreamRanges : protected GpuTuner {
       }
   }
 
+  // A range on whose remainder conditions depend, as in sums over the taps of a transposed
+  // convolution with strides: a thread has all remainders, for which most conditions are constants
+  // (measurements.md: all_remainders). False where there is none.
+  bool all_remainders(Ids& rest) {
+    constexpr int64_t kMax = 8;
+    for (Op op : {Op::FloorMod, Op::TruncMod})
+      for (Node n : all_of(sink_, op)) {
+        if (!n->src(1)->is_const() || n->src(1)->int_value() > kMax) continue;
+        const int64_t divisor = n->src(1)->int_value();
+        for (const Sum::Term& t : to_sum(n->src(0)).terms)
+          for (int id : rest)
+            if (t.atom == range(id) && t.factor == 1 && is_far_apart(id) &&
+                size(rest) >= 8 * divisor * kBlock * target_.cores) {
+              take(id, divisor, RangeKind::Unroll, rest);
+              return true;
+            }
+      }
+    return false;
+  }
+
   // Whether a warp's stores between one iteration and the next are whole lines of memory.
   bool is_far_apart(int id) const {
     return std::all_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
@@ -196,7 +217,10 @@ class StreamTuner : StreamRanges {
       if (moved >= 0) return transpose(moved, crossing_range(moved));
       lanes_ = 1;
     }
-    if (v < 0) return spread(merged(rest), kBlock);
+    if (v < 0) {
+      all_remainders(rest);
+      return spread(merged(rest), kBlock);
+    }
     if (lanes_ >= 4 && sparse < 0) {
       const int across = crossing_range(v);
       if (across >= 0) return transpose(v, across);
@@ -212,7 +236,7 @@ class StreamTuner : StreamRanges {
     if (size(rest) < lanes_ * target_.warp) lanes_ = 1;
     if (const int id = serving(rest, v); id >= 0)
       take(id, kServed, RangeKind::Unroll, rest);
-    else if (lanes_ == 1 && !gathers() && !scatters())
+    else if (lanes_ == 1 && !gathers() && !scatters() && !all_remainders(rest))
       several_apart(rest, v);
     vector(v, rest);
     constexpr int64_t kThreads = 128;  // (measurements.md: streams)

@@ -118,6 +118,7 @@ void compile_elsewhere(Compiled& out, const Schedule& plan, const Target& target
     if (env_int("DEBUG") >= 2)
       std::fprintf(stderr, "%-60s lower %7.3f s, compile %7.3f s\n", step.name.c_str(),
                    lowered - start, compiled - lowered);
+    if (env_int("DEBUG") >= 4) std::fprintf(stderr, "%s\n", low.source.text.c_str());
   }
   out.distinct += seen.size();
 }

@@ -70,8 +70,35 @@ TEST_CASE("GPU options: a window is unrolled, and a thread has some that share e
   for (size_t at = text.find("for ("); at != std::string::npos; at = text.find("for (", at + 1))
     CHECK(text.substr(at - 7, 7) == "UNROLL ");
   CHECK(threads(last_kernel(max_pool2d(x, 2))) == 64 * 32 * 32 * 32);
-  CHECK(threads(last_kernel(max_pool2d(memory({1, 32, 64, 64}), 3, {.stride = 2, .padding = 1}))) ==
-        32 * 32 * 32);
+  // Where there are few, several threads share one.
+  const Lowered few =
+      last_kernel(max_pool2d(memory({1, 32, 64, 64}), 3, {.stride = 2, .padding = 1}));
+  CHECK(threads(few) * few.launch.block[1] == 8 * 32 * 32 * 32);
+}
+
+TEST_CASE("GPU options: threads that share a row have several of its elements each") {
+  const auto threads = [](const Lowered& low) { return low.launch.block[0]; };
+  const auto rows = [](int64_t width, DType t = kF32) { return memory({1 << 20, width}, t); };
+  CHECK(threads(last_kernel(rows(33).sum(1))) == 4);
+  CHECK(threads(last_kernel(rows(101).max(1))) == 16);
+  CHECK(threads(last_kernel(rows(256, kBF16).sum(1))) == 8);
+  CHECK(threads(last_kernel(rows(17).softmax(1))) == 4);
+  CHECK(threads(last_kernel(rows(61).softmax(1))) == 16);
+  CHECK(threads(last_kernel(rows(256, kBF16).softmax(1))) == 16);
+  CHECK(threads(last_kernel(rows(256).softmax(1))) == 32);
+  // Few rows are spread over as many threads as there are elements.
+  CHECK(threads(last_kernel(memory({1024, 33}).sum(1))) == 64);
+}
+
+TEST_CASE("GPU options: a thread has the pixels for which a strided convolution has other taps") {
+  const Tensor x = memory({16, 64, 64, 128}), w = memory({64, 32, 3, 3});
+  const Lowered low = last_kernel(conv_transpose2d(x, w, {}, {.stride = 5, .dilation = 2}));
+  CHECK(to_text(low.options).find("5, bind r") != std::string::npos);
+  const std::string& text = low.source.text;
+  size_t remainders = 0;  // of the columns alone
+  for (size_t at = text.find("% 5"); at != std::string::npos; at = text.find("% 5", at + 1))
+    ++remainders;
+  CHECK(remainders == 3);
 }
 
 TEST_CASE("GPU options: a thread has the windows of several channels that lie side by side") {
