@@ -21,6 +21,8 @@ int64_t of_thread(int64_t wanted, const Target& target) {
 // Column reductions: what they have in common and what they read, their loops over rows.
 class ColumnSums : protected GpuTuner {
  protected:
+  static constexpr int64_t kKept = 64;  // elements of a column that a thread keeps in registers
+
   using GpuTuner::GpuTuner;
 
   // The ranges that the reductions close, and nothing else runs in; none where they differ, but for
@@ -137,10 +139,37 @@ class ColumnSums : protected GpuTuner {
            all_of(sink_, Op::Reduce).size() == 1;
   }
 
+  // The loops over a column's rows, of whatever is done with them.
+  Ids loops_of_rows() const {
+    Ids out;
+    for (int id : loops())
+      if (!is_shared(id)) out.push_back(id);
+    return out;
+  }
+
+  // How many rows a column has that are gone through again for what needs a sum of them, as by a
+  // norm of channels (measurements.md: rows_read_again); 0 where that is not so, or their loops
+  // differ.
+  int64_t rows_read_again() const {
+    std::set<Ids> visits;
+    bool again = false;
+    for (Node item : items()) {
+      Ids own;
+      for (int id : loops_of_rows())
+        if (contains(item, id)) own.push_back(id);
+      if (own.empty()) continue;
+      visits.insert(own);
+      again |= item->op == Op::Reduce && !all_of(item->src(0), Op::Reduce).empty();
+    }
+    if (visits.size() < (again ? 1 : 2)) return 0;
+    const int64_t rows = size(*visits.begin());
+    const auto is_alike = [&](const Ids& ids) { return size(ids) == rows; };
+    return std::ranges::all_of(visits, is_alike) ? rows : 0;
+  }
+
   // Some iterations of each sum together. A range of several sums comes by again: what a thread can
   // keep for the next one is unrolled whole, and else there are copies enough.
   void unroll_reductions(int64_t most) {
-    constexpr int64_t kKept = 64;  // elements
     for (Node reduce : all_of(sink_, Op::Reduce)) {
       const int id = range_id(reduce->srcs().back());
       if (!range(id) || kind(range(id)) != RangeKind::Reduce) continue;
@@ -191,8 +220,13 @@ class ColumnTuner : ColumnSums {
     const int64_t results = size(rest), wanted = target_.cores * int64_t{512};
     lanes_ = std::min(4, lanes_along(column));
     while (lanes_ > 1 && results / lanes_ < wanted) lanes_ /= 2;
+    const int64_t held = rows_read_again();
+    while (lanes_ > 1 && held <= kKept && held * lanes_ > (lanes_ > 2 ? kKept / 2 : kKept))
+      lanes_ /= 2;
     vector(v, rest);
     const bool full = results / lanes_ >= wanted;
+    if (held > 0 && held <= kKept)
+      for (int id : loops_of_rows()) bind(id, RangeKind::Unroll);
     unroll_reductions(full ? 8 : 32);  // few threads: more loads in flight in each
     roll_extrema();
     spread(merged(rest), full ? kBlock : 64);

@@ -121,7 +121,7 @@ bool is_read_by_row(const FusedKernel& from, const FusedKernel& to, bool gpu, bo
 
 // Whether the elements of a row lie apart in memory, those of neighbouring rows side by side: as
 // columns do, or the pixels of a channel where channels are innermost. A block that has a row to
-// itself would read a few bytes of each line.
+// itself would read, or write, a few bytes of each line.
 bool lie_apart(const FusedKernel& from, const FusedKernel& to) {
   std::set<int> rows;
   for (const Read& r : to.reads)
@@ -129,6 +129,11 @@ bool lie_apart(const FusedKernel& from, const FusedKernel& to) {
       for (int axis : r.axes)
         if (axis >= 0) rows.insert(axis);
   bool apart = false;
+  for (Node out : to.outputs) {
+    int last = out->rank - 1;
+    while (last > 0 && out->shape()[last] == 1) --last;
+    apart |= numel(out->shape()) * 2 >= to.work && rows.count(last);
+  }
   for (const Read& r : to.reads) {
     if (numel(r.leaf->shape()) * 2 < to.work) continue;
     size_t last = r.axes.size() - 1;

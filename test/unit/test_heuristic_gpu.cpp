@@ -61,6 +61,15 @@ TEST_CASE("GPU options: a row is read once, also where its sum looks like a prod
   CHECK(low.launch.grid[0] == 2048);
 }
 
+TEST_CASE(
+    "GPU options: what is written across the rows that it belongs to has a kernel of its own") {
+  const Tensor x = memory({1024, 8192}), bias = memory({8192, 1});
+  const std::vector<Lowered> all = kernels(x.min(1).reshape({1, 1024}) + bias);
+  REQUIRE(all.size() == 2);
+  CHECK(all[0].launch.grid[0] == 1024);
+  CHECK(kernels(x.min(1, true) + memory({8192})).size() == 1);  // along them
+}
+
 TEST_CASE("GPU options: a window is unrolled, and a thread has some that share elements") {
   const Tensor x = memory({64, 32, 64, 64});
   const auto threads = [](const Lowered& low) { return low.launch.grid[0] * low.launch.block[0]; };
@@ -86,8 +95,23 @@ TEST_CASE("GPU options: threads that share a row have several of its elements ea
   CHECK(threads(last_kernel(rows(61).softmax(1))) == 16);
   CHECK(threads(last_kernel(rows(256, kBF16).softmax(1))) == 16);
   CHECK(threads(last_kernel(rows(256).softmax(1))) == 32);
-  // Few rows are spread over as many threads as there are elements.
+  // A short tensor has all its elements read at once.
   CHECK(threads(last_kernel(memory({1024, 33}).sum(1))) == 64);
+}
+
+TEST_CASE("GPU options: a column that is read again is kept in registers") {
+  const auto loads = [](const Tensor& t) {
+    const std::string text = last_kernel(t).source.text;
+    size_t count = 0;
+    for (size_t at = text.find("b1["); at != std::string::npos; at = text.find("b1[", at + 1))
+      ++count;
+    return std::pair(count, text.find("for (i32") != std::string::npos);
+  };
+  CHECK(loads(memory({16, 64, 256, 256}).softmax(1)) == std::pair(size_t{64}, false));
+  CHECK(loads(memory({16, 33, 255, 255}).softmax(1)) == std::pair(size_t{33}, false));
+  CHECK(loads(memory({16, 96, 255, 255}).softmax(1)).second);  // too many
+  // Of sums alone nothing is kept.
+  CHECK(loads(memory({16, 33, 255, 255}).sum(1)).second);
 }
 
 TEST_CASE("GPU options: a thread has the pixels for which a strided convolution has other taps") {
