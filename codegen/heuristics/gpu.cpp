@@ -147,9 +147,11 @@ class ScanTuner : GpuTuner {
 
   // A row is read once: several vectors in each thread.
   Choice run(int along) {
-    constexpr int64_t kTiles = 4, kMaxThreads = 512, kMaxTiles = 64;
+    constexpr int64_t kTiles = 4, kMaxThreads = 512, kMaxTiles = 64, kLanes = 4;
     Ids outer = without(shared_loops(), along);
     lanes_ = lanes_along(range(along));
+    // Fewer steps of the scan are worth loads of single elements, as of a row from its end.
+    if (lanes_ == 1 && extent(range(along)) % kLanes == 0) lanes_ = kLanes;
     vector(along, outer);
     const auto vectors = static_cast<uint64_t>(extent(range(along)));
     const auto threads =

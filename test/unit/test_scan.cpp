@@ -50,13 +50,21 @@ Node triangle(int64_t n, bool backwards) {
 
 TEST_CASE("a scan on a GPU is right for every length") {
   for (const char* gpu : kGpus)
-    for (int64_t n : {1, 16, 17, 33, 64, 100, 1000, 1001, 4097, 16384, 16385, 20000}) {
+    for (int64_t n :
+         {1, 16, 17, 33, 64, 100, 1000, 1001, 4097, 16384, 16385, 20000, 32768, 32769}) {
       CAPTURE(gpu);
       CAPTURE(n);
       const auto x = numbers(2 * n, 7);
       const Tensor t = Tensor::from(x, {2, n}, gpu);
       CHECK(t.cumsum(1).to_vector<int64_t>() ==
             scanned(x, n, [](int64_t a, int64_t b) { return a + b; }));
+      auto backwards = t.to(kF32).flip({1}).cumsum(1).flip({1}).to(kI64).to_vector<int64_t>();
+      for (int64_t row : {0, 1})
+        std::reverse(backwards.begin() + row * n, backwards.begin() + (row + 1) * n);
+      auto turned = x;
+      for (int64_t row : {0, 1})
+        std::reverse(turned.begin() + row * n, turned.begin() + (row + 1) * n);
+      CHECK(backwards == scanned(turned, n, [](int64_t a, int64_t b) { return a + b; }));
       if (n > 1001) continue;
       CHECK(t.cummax(1).values.to_vector<int64_t>() ==
             scanned(x, n, [](int64_t a, int64_t b) { return std::max(a, b); }));

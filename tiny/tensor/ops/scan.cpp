@@ -22,7 +22,8 @@ namespace tiny {
 namespace {
 
 constexpr int64_t kScanBlock = 16;
-constexpr int64_t kGpuScanRow = 16384, kGpuScanBlock = 4096;  // at once; of longer rows
+constexpr int64_t kGpuScanBytes = 128 << 10;  // of a row at once (measurements.md: kGpuScanBytes)
+constexpr int64_t kGpuScanBlock = 4096;       // of longer rows
 constexpr int64_t kSortBlock = 16;
 constexpr int64_t kFewRounds = 16;     // so many of the best are found one by one
 constexpr int64_t kFewElements = 256;  // among so many at once
@@ -76,7 +77,8 @@ Tensor scan_directly(const Monoid& m, const Tensor& x) {
 Tensor scan_last(const Monoid& m, const Tensor& x, bool gpu) {
   const int64_t n = x.shape().back(), block = gpu ? kGpuScanBlock : kScanBlock;
   if (n <= kScanBlock) return scan_directly(m, x);
-  if (gpu && n <= kGpuScanRow) return scan_directly(m, x).contiguous();
+  if (gpu && n * std::max(4, x.dtype().size()) <= kGpuScanBytes)
+    return scan_directly(m, x).contiguous();
   const int64_t blocks = ceil_div(n, block);
   const Tensor split = extend_last(x, n - blocks * block, m.neutral).unflatten(-1, {blocks, block});
   const Tensor totals = scan_last(m, m.fold(split).contiguous(), gpu);
