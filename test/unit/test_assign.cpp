@@ -395,3 +395,21 @@ TEST_CASE("weights and moments of several axes are updated in their memory") {
   CHECK(values(cube)[1] == 6);
   CHECK(values(cube)[4] == 2);
 }
+
+TEST_CASE("no gradient flows into a value that is assigned where none is wanted") {
+  const Tensor w = count({2}).requires_grad_();
+  const auto gradient_past = [&](bool wanted) {
+    Tensor state = (count({2}) + 1).contiguous().realize();
+    const Tensor next = w * state;
+    if (wanted) {
+      state.assign(next);
+    } else {
+      const NoGrad no_grad;
+      state.assign(next);
+    }
+    CHECK(state.requires_grad() == wanted);
+    return values(Tensor::gradient((w * state).sum(), {w})[0]);
+  };
+  CHECK(gradient_past(false) == Floats{0, 2});
+  CHECK(gradient_past(true) == Floats{0, 4});  // made of w
+}

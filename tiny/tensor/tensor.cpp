@@ -304,7 +304,7 @@ Tensor& Tensor::assign(const Tensor& value) & {
         " cannot become one of shape ", to_text(value.capacity()));
   detail::check_lengths("assign", node(), value.node());
   Node v = build::cast(value.node(), dtype());
-  if (slot_) v = build::detach(v);
+  if (slot_ || !gradients_wanted) v = build::detach(v);
   Node old = stored(node());
   while (old->op == Op::Assign && !old->realized) old = stored(old->src(0));  // one assignment less
   Node n = build::assign(old, v);

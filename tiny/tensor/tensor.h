@@ -172,8 +172,8 @@ class Tensor {
   // value is cast to this dtype. A tensor is a value: what was made from the old one (copies and
   // views too) keeps it, whether it has been computed or not, and only what is made from now on
   // sees the new one. A tensor whose gradient is wanted stays one, and no gradient flows into
-  // `value`. A gradient that needs the old value is taken before the new one is computed: later
-  // that is an Error, as in PyTorch.
+  // `value`; nor does one where a NoGrad lives. A gradient that needs the old value is taken before
+  // the new one is computed: later that is an Error, as in PyTorch.
   Tensor& assign(const Tensor& value) &;
   // x[at] = value for the part of this tensor that index(at) gives; the value is cast and
   // broadcasts. Several values for one element are treated as by index_put().
