@@ -292,6 +292,24 @@ const Target& target_of(const std::string& device) {
   return find_device(members.empty() ? name : device_name(members[0])).target();
 }
 
+// What somebody had before a capture, and is made of values that the step replaces, is no part of
+// the step: what else it is made of may be gone when that is replayed. Not of views, whose memory
+// stays theirs.
+void realize_readers_before(std::span<const Node> roots) {
+  const Capture* capture = Capture::current();
+  if (!capture) return;
+  std::vector<Node> readers = readers_of_old_values(roots);
+  std::erase_if(readers, [&](Node n) {
+    const Op below = memory_below(n)->op;
+    return capture->is_new(n) || below == Op::Buffer || below == Op::Multi;
+  });
+  if (readers.empty()) return;
+  const CapturePause pause;
+  const std::vector<Node> done =
+      realize_nodes(readers, readers.size(), device_id(runtime_seam::default_device()));
+  for (size_t i = 0; i < readers.size(); ++i) Arena::global().set_realized(readers[i], done[i]);
+}
+
 }  // namespace
 
 namespace runtime_seam {
@@ -303,6 +321,7 @@ void realize(std::span<Tensor* const> tensors) {
   Arena::global().collect();
   std::vector<Node> roots;
   for (Tensor* t : tensors) roots.push_back(t->node());
+  realize_readers_before(roots);
   std::vector<Node> work = roots;
   const std::vector<Node> others = readers_of_old_values(roots);
   work.insert(work.end(), others.begin(), others.end());

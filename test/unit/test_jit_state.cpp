@@ -393,3 +393,20 @@ TEST_CASE("a tensor that was assigned to between calls is watched further") {
   rate.realize();
   CHECK(step(x).to_vector<float>() == Floats{4, 8});
 }
+
+TEST_CASE("what somebody made of an old value before the capture is no part of the step") {
+  Tensor state = floats({1, 2});
+  state.realize();
+  Jit step([&](const Tensor& x) {
+    state.assign(state + x);
+    return state.sum();
+  });
+  const Tensor one = floats({1, 1}).realize();
+  step(one);
+  Tensor factor = floats({3, 4}).realize();
+  const Tensor product = state * factor;
+  step(one);  // records, and replaces what the product is made of
+  factor = Tensor();
+  for (int i = 0; i < 3; ++i) CHECK(step(one).item<float>() == 9.0f + 2 * static_cast<float>(i));
+  CHECK(product.to_vector<float>() == Floats{6, 12});
+}
