@@ -281,6 +281,25 @@ TEST_CASE("a parameter without a gradient stays as it is") {
   CHECK(numbers(unused) == Numbers{1, -2});
 }
 
+TEST_CASE("a parameter's first step with Adam is as long as the rate, whenever that is") {
+  for (bool lamb : {false, true}) {
+    Tensor early = parameter(), late = parameter();
+    const std::vector<Tensor*> both{&early, &late};
+    std::unique_ptr<Optimizer> optimizer = std::make_unique<Adam>(both, 0.1);
+    if (lamb) optimizer = std::make_unique<LAMB>(both, 0.1);
+    for (int i = 0; i < 5; ++i) {
+      early.sum().backward();
+      if (i == 4) late.sum().backward();
+      optimizer->step();
+      if (i == 0) CHECK(numbers(late) == Numbers{1, -2});
+    }
+    // LAMB scales the direction (1, 1), of length sqrt 2, to |p| = sqrt 5.
+    const double length = lamb ? std::sqrt(2.5) : 1;
+    CHECK(numbers(late)[0] == doctest::Approx(1 - 0.1 * length));
+    CHECK(numbers(late)[1] == doctest::Approx(-2 - 0.1 * length));
+  }
+}
+
 TEST_CASE("two parameters of the same shape keep moments of their own") {
   Tensor a = parameter(), b = parameter();
   SGD optimizer({&a, &b}, 1, {.momentum = 0.5});

@@ -72,11 +72,7 @@ Optimizer::Optimizer(const ParameterGroups& tensors, double lr) : lr_value_(lr) 
 
 Tensor Optimizer::lr_of(size_t i) const {
   const double part = parameters_[i].lr;
-  return beside(i, part == 1 ? lr_ : lr_ * part);
-}
-
-Tensor Optimizer::beside(size_t i, const Tensor& number) const {
-  return number.to(parameters_[i].tensor->device());
+  return (part == 1 ? lr_ : lr_ * part).to(parameters_[i].tensor->device());
 }
 
 double Optimizer::weight_decay_of(size_t i, double otherwise) const {
@@ -95,13 +91,6 @@ std::vector<Tensor>& Optimizer::add_numbers(const std::string& name, double valu
   std::vector<Tensor>& values = moments_.back()->values;
   for (const Parameter& p : parameters_) values.push_back(stored_scalar(value, p.tensor->device()));
   return values;
-}
-
-Tensor& Optimizer::add_scalar(const std::string& name, double value) {
-  Tensor t = stored_scalar(value, parameters_[0].tensor->device());
-  t.realize();  // on each device, before the first step waits for it
-  scalars_.push_back(std::make_unique<Scalar>(Scalar{name, value, t}));
-  return scalars_.back()->value;
 }
 
 void Optimizer::step(std::span<Tensor* const> also) {
@@ -155,7 +144,6 @@ std::vector<Tensor*> Optimizer::all_tensors() {
   all.insert(all.end(), others_.begin(), others_.end());
   for (const auto& m : moments_)
     for (Tensor& t : m->values) all.push_back(&t);
-  for (const auto& s : scalars_) all.push_back(&s->value);
   all.push_back(&lr_);
   return all;
 }
@@ -169,7 +157,6 @@ void Optimizer::reset() {
   };
   for (const auto& m : moments_)
     for (Tensor& t : m->values) restart(t, m->start);
-  for (const auto& s : scalars_) restart(s->value, s->start);
   Tensor::realize(all);
 }
 
@@ -191,7 +178,6 @@ void Optimizer::set_lr(const Tensor& lr) {
 
 StateDict Optimizer::state_dict(const std::string& prefix) {
   StateDict out;
-  for (const auto& s : scalars_) out.push_back({prefix + s->name, &s->value});
   for (size_t i = 0; i < parameters_.size(); ++i)
     for (const auto& m : moments_) out.push_back({cat(prefix, i, ".", m->name), &m->values[i]});
   return out;
@@ -257,23 +243,20 @@ AdamBase::AdamBase(const ParameterGroups& tensors, double lr, const AdamOptions&
       beta1_(options.beta1),
       beta2_(options.beta2),
       eps_(options.eps.value_or(eps)),
-      correction1_(add_scalar("correction1", 0)),
-      correction2_(add_scalar("correction2", 0)),
+      correction1_(add_numbers("correction1", 0)),
+      correction2_(add_numbers("correction2", 0)),
       m_(add_moments("m")),
       v_(add_moments("v")) {}
 
-// 1 - b^(t+1) = b (1 - b^t) + (1 - b): nothing cancels, as it would in 1 - b^t
-// for b near 1.
-void AdamBase::begin_step() {
-  put(correction1_, correction1_ * beta1_ + (1 - beta1_));
-  put(correction2_, correction2_ * beta2_ + (1 - beta2_));
-}
-
 Tensor AdamBase::direction(size_t i, const Tensor& g) {
-  Tensor &m = m_[i], &v = v_[i];
+  Tensor &m = m_[i], &v = v_[i], &correction1 = correction1_[i], &correction2 = correction2_[i];
+  // 1 - b^(t+1) = b (1 - b^t) + (1 - b): nothing cancels, as it would in 1 - b^t
+  // for b near 1.
+  put(correction1, correction1 * beta1_ + (1 - beta1_));
+  put(correction2, correction2 * beta2_ + (1 - beta2_));
   put(m, m * beta1_ + g * (1 - beta1_));
   put(v, v * beta2_ + g.square() * (1 - beta2_));
-  return m / beside(i, correction1_) / ((v / beside(i, correction2_)).sqrt() + eps_);
+  return m / correction1 / ((v / correction2).sqrt() + eps_);
 }
 
 Tensor Adam::updated(size_t i, const Tensor& p, const Tensor& g) {

@@ -98,10 +98,9 @@ class Optimizer {
   virtual Tensor updated(size_t i, const Tensor& p, const Tensor& g) = 0;
   virtual void begin_step() {}
 
-  // Of the group of parameter i. `otherwise`: where the group has none.
+  // Of the group of parameter i, where that is: they may be on several devices. `otherwise`: where
+  // the group has none.
   Tensor lr_of(size_t i) const;
-  // A number of all parameters where parameter i is: they may be on several devices.
-  Tensor beside(size_t i, const Tensor& number) const;
   double weight_decay_of(size_t i, double otherwise) const;
 
   // The gradient of parameter i, f32 or f64; not defined where it has none.
@@ -116,8 +115,6 @@ class Optimizer {
   std::vector<Tensor>& add_moments(const std::string& name);
   // One f64 number for each parameter, likewise.
   std::vector<Tensor>& add_numbers(const std::string& name, double value);
-  // One f64 number, realized with a step.
-  Tensor& add_scalar(const std::string& name, double value);
 
  private:
   friend class LossScaler;  // mixed.h
@@ -132,18 +129,12 @@ class Optimizer {
     double start;
     std::vector<Tensor> values;  // one for each parameter
   };
-  struct Scalar {
-    std::string name;
-    double start;
-    Tensor value;
-  };
   void update();
   std::vector<Tensor*> all_tensors();  // of parameters and of its own
 
   std::vector<Parameter> parameters_;
   std::vector<Tensor*> others_;
   std::vector<std::unique_ptr<Moments>> moments_;
-  std::vector<std::unique_ptr<Scalar>> scalars_;
   double lr_value_;
   Tensor lr_;     // f64, 0-d: a parameter of any dtype gets all the digits that
                   // it can hold
@@ -196,7 +187,6 @@ class AdamBase : public Optimizer {
   // `eps` and `weight_decay`: where the options have none.
   AdamBase(const ParameterGroups& tensors, double lr, const AdamOptions& options, double eps,
            double weight_decay);
-  void begin_step() override;
   // m / (sqrt(v) + eps) after the gradient has been taken in, both corrected.
   Tensor direction(size_t i, const Tensor& g);
 
@@ -204,7 +194,7 @@ class AdamBase : public Optimizer {
 
  private:
   const double beta1_, beta2_, eps_;
-  Tensor &correction1_, &correction2_;  // 1 - beta^t
+  std::vector<Tensor>&correction1_, &correction2_;  // 1 - beta^t, t: of a parameter's own steps
   std::vector<Tensor>&m_, &v_;
 };
 
