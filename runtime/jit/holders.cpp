@@ -54,7 +54,8 @@ std::vector<Holders::Replaced> Holders::replaced() const {
   std::vector<Replaced> out;
   for (const HandleLog::Change& c : log_.changes()) {
     const Place& then = places_.at(c.then);
-    if (!c.now || !then.memory || place_of(c.now) != then) out.push_back({then.memory, c.now});
+    if (!c.now || !then.memory || place_of(c.now) != then)
+      out.push_back({then.memory, c.now, c.is_assigned});
   }
   return out;
 }

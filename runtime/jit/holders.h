@@ -19,7 +19,8 @@ class Holders {
   // memory, as after an assignment in place.
   struct Replaced {
     const Memory* then;
-    Node now;  // nullptr for a variable that is gone
+    Node now;          // nullptr for a variable that is gone
+    bool is_assigned;  // it is the same tensor still, which has other memory
   };
   std::vector<Replaced> replaced() const;
 

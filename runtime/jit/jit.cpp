@@ -161,6 +161,7 @@ struct JitCore::State {
   void watch_reads(const Capture& capture);
   bool add_chain(Node n, std::set<Node>& chain) const;
   void unwatch_writes();
+  bool is_assigned_elsewhere(const ReadWatch& w) const;
   void check_reads();
   bool may_have_lost() const;
   void check_nothing_left(const Capture& capture, const Tensors& out);
@@ -217,8 +218,9 @@ Tensors JitCore::State::capture(Tensors arguments, const Body& body) {
     }
     const Holders holders(nodes().held());
     out = run_plainly(inner, body);
-    for (const auto& [then, n] : holders.replaced())
-      if (n && !capture.is_new(n) && memory_below(n)) throw Error(explain_exchanged(n));
+    for (const Holders::Replaced& r : holders.replaced())
+      if (r.now && !capture.is_new(r.now) && memory_below(r.now))
+        throw Error(explain_exchanged(r.now));
   }
   copy_what_is_shared(out, capture);
   if (capture.separates_copies()) return out;  // nothing to replay: the next call captures again
@@ -355,6 +357,16 @@ bool has_moved(const ReadWatch& w) {
 
 }  // namespace
 
+// Whether the tensor that was read is still there, with a new value in other memory: it could not
+// be assigned to in place.
+bool JitCore::State::is_assigned_elsewhere(const ReadWatch& w) const {
+  if (!holders_ || !w.memory) return false;
+  return std::ranges::any_of(holders_->replaced(), [&](const Holders::Replaced& r) {
+    const Memory* now = r.now ? memory_below(r.now) : nullptr;
+    return r.is_assigned && r.then == w.memory.get() && now && now != r.then;
+  });
+}
+
 // Tensors from outside are still the ones that were read, in the memory that they had.
 void JitCore::State::check_reads() {
   std::optional<WaitingAssignments> waiting;  // one walk for all that were assigned to before
@@ -362,8 +374,9 @@ void JitCore::State::check_reads() {
     if (!has_moved(w)) {
       const uint32_t handles = w.node->handles.load(std::memory_order_relaxed);
       if (w.handles == 0 && !waiting) waiting.emplace();
-      if (w.handles == 0 ? uses_of(w.node) == 0 || waiting->has(w.node) : handles < w.handles)
-        throw Error(explain_lost(w.node));
+      const bool lost =
+          w.handles == 0 ? uses_of(w.node) == 0 || waiting->has(w.node) : handles < w.handles;
+      if (lost && !is_assigned_elsewhere(w)) throw Error(explain_lost(w.node));
       continue;
     }
     // Assigned to in place: it is the tensor of another buffer now, in whatever node.
@@ -387,7 +400,7 @@ bool JitCore::State::may_have_lost() const {
     const uint32_t handles = w.node->handles.load();
     const bool is_constant = w.node->device == 0 && !w.memory;
     if (w.handles == 0 ? uses_of(w.node) == 0 : handles == 0 && w.handles && !is_constant)
-      return false;
+      if (!is_assigned_elsewhere(w)) return false;
     fewer |= handles < w.handles;
   }
   if (fewer || !holders_) return true;

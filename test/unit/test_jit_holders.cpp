@@ -133,6 +133,22 @@ TEST_CASE("copies of tensors, host reads and assignments in place need no new ca
   CHECK(step.statistics().replays == 18);
 }
 
+// The new value takes the norm of the old one, all of which it overwrites: it has memory of its
+// own.
+TEST_CASE("a tensor whose new value between calls is in other memory is read there") {
+  Tensor w = floats({3, 4}).realize();
+  Jit step([&](const Tensor& x) { return x * w; });
+  const Tensor one = floats({1, 1}).realize();
+  for (int i = 0; i < 2; ++i) step(one);
+  for (int i = 0; i < 10; ++i) {  // more often than a step is recorded again
+    w.assign(w / w.norm() * 5 + 1);
+    w.realize();
+    CHECK(step(one).to_vector<float>() == w.to_vector<float>());
+  }
+  w = floats({1, 2});
+  CHECK(error_of([&] { step(one); }).find("was replaced") != std::string::npos);
+}
+
 TEST_CASE("a log of handles follows those that held a node when it was made") {
   const Node n = build::detach(floats({1}).node()), other = build::detach(floats({2}).node());
   NodeRef a(n), b(other);
@@ -157,4 +173,17 @@ TEST_CASE("a log of handles follows those that held a node when it was made") {
   CHECK((log.changes()[0].now == nullptr));
   a = NodeRef(n);
   CHECK(log.changes().empty());
+}
+
+TEST_CASE("a log of handles tells a tensor that was assigned to from another one") {
+  Tensor t = floats({1}), kept = t, other = floats({2});
+  const HandleLog log({t.node()});
+  t.assign(other);
+  REQUIRE(log.changes().size() == 1);
+  CHECK(log.changes()[0].is_assigned);
+  t.realize();
+  CHECK(log.changes()[0].is_assigned);
+  CHECK((log.changes()[0].now == t.node()));
+  t = other;
+  CHECK_FALSE(log.changes()[0].is_assigned);
 }

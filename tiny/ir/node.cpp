@@ -325,10 +325,10 @@ struct HandleLog::Logs {
     static Logs& logs = *new Logs;  // outlives tensors of static storage
     return logs;
   }
-  static void note(const NodeRef* ref, Node before, Node now) {
+  static void note(const NodeRef* ref, Node before, Node now, bool same_values = false) {
     Logs& logs = get();
     const std::lock_guard lock(logs.mutex);
-    for (HandleLog* log : logs.all) log->note(ref, before, now);
+    for (HandleLog* log : logs.all) log->note(ref, before, now, same_values);
   }
   static void drop(Node freed) {
     Logs& logs = get();
@@ -372,7 +372,7 @@ HandleLog::~HandleLog() {
     for (Node n : *followed) --n->followers;
 }
 
-void HandleLog::note(const NodeRef* ref, Node before, Node now) {
+void HandleLog::note(const NodeRef* ref, Node before, Node now, bool same_values) {
   const auto is_mine = [&](Node n) { return nodes_.contains(n); };
   auto at = changed_.find(ref);
   if (at == changed_.end()) {
@@ -381,10 +381,15 @@ void HandleLog::note(const NodeRef* ref, Node before, Node now) {
       is_mine(now) ? void(later_.insert(ref)) : void(later_.erase(ref));
       return;
     }
-    at = changed_.emplace(ref, Change{before, nullptr, false}).first;
+    at = changed_.emplace(ref, Change{before, nullptr}).first;
   }
   Change& change = at->second;
   change.now = now;
+  if (!same_values) {
+    Node below = now;
+    while (below && is_for_gradients(below->op)) below = below->src(0);
+    change.is_assigned = below && below->op == Op::Assign;
+  }
   if (now == change.then && !change.is_freed)
     changed_.erase(at);
   else if (now && others_.insert(now).second)
@@ -408,6 +413,12 @@ NodeRef::NodeRef(Node n) : node_(n) {
   if (!n) return;
   Arena::global().retain(n);
   if (is_followed(n)) HandleLog::Logs::note(this, nullptr, n);
+}
+
+void NodeRef::become(Node n) {
+  Arena::global().retain(n);
+  if (is_followed(node_) || is_followed(n)) HandleLog::Logs::note(this, node_, n, true);
+  if (Node before = std::exchange(node_, n)) Arena::global().release(before);
 }
 
 void NodeRef::release() {

@@ -221,6 +221,7 @@ class NodeRef {
   Node get() const { return node_; }
   Node operator->() const { return node_; }
   explicit operator bool() const { return node_ != nullptr; }
+  void become(Node n);  // another node of the same values
 
  private:
   static bool is_followed(Node n) { return n && n->followers.load(std::memory_order_relaxed) != 0; }
@@ -241,7 +242,8 @@ class HandleLog {
 
   struct Change {
     Node then, now;
-    bool is_freed = false;  // `then` is, and no more than a name
+    bool is_freed = false;     // `then` is, and no more than a name
+    bool is_assigned = false;  // `now` comes from Op::Assign, and not from another NodeRef
   };
   // Of the NodeRefs that do not hold what they held; `now` is nullptr for one that is gone or
   // empty, or took a node that nobody follows when it was empty.
@@ -251,7 +253,7 @@ class HandleLog {
   friend class Arena;
   friend class NodeRef;
   struct Logs;  // all that there are
-  void note(const NodeRef* ref, Node before, Node now);
+  void note(const NodeRef* ref, Node before, Node now, bool same_values);
   void drop(Node freed);
 
   std::set<Node> nodes_, others_;  // followed: those given, and what their NodeRefs took later

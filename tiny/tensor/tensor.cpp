@@ -419,6 +419,6 @@ std::vector<Tensor> Tensor::gradient(const Tensor& loss, const std::vector<Tenso
   return out;
 }
 
-void runtime_seam::replace_node(Tensor& tensor, Node node) { tensor.node_ = NodeRef(node); }
+void runtime_seam::replace_node(Tensor& tensor, Node node) { tensor.node_.become(node); }
 
 }  // namespace tiny
