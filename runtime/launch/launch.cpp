@@ -320,7 +320,8 @@ std::vector<bool> read_slots(const Step& step) {
     return out;
   }
   std::vector<Node> values;
-  for (Node store : step.kernel->srcs()) values.push_back(store->src(1));
+  for (Node store : step.kernel->srcs())  // the value, and the condition where there is one
+    for (Node n : store->srcs().subspan(1)) values.push_back(n);
   for (Node n : topological(values))
     if (n->op == Op::Param) out[slot_of(n)] = true;
   return out;

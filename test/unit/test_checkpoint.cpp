@@ -226,3 +226,25 @@ TEST_CASE("checkpoints in each other make no gradient anew") {
   };
   CHECK(nodes(3) < 3 * nodes(2));  // twice the operations, once more in another one
 }
+
+TEST_CASE(
+    "a checkpoint of axes whose lengths are Variables has the gradients that it has without") {
+  const Tensor x = Tensor::randn({2, 6, 3}).realize(), w = Tensor::randn({3, 3}).requires_grad_();
+  const Tensor first = Tensor::randn({2, 1, 3}).requires_grad_();
+  const auto attend = [&](const Tensor& t) {
+    const Tensor keys = Tensor::cat({first, t}, 1);  // n + 1 of them
+    return scaled_dot_product_attention(t.linear(w), keys, keys.softmax(1));
+  };
+  const auto gradients = [&](const Variable& n, bool again) {
+    const Tensor y = x.narrow(1, 0, n).tanh();
+    const Tensor loss = (again ? checkpoint(attend, y) : attend(y)).square().sum();
+    return Tensor::gradient(loss, {w, first});
+  };
+  Jit step([&](const Variable& n) { return gradients(n, true); });
+  Variable n("n", 1, 6);
+  for (int64_t i : {3, 6, 1, 4}) {
+    const std::vector<Tensor> wanted = gradients(n.bind(i), false), got = step(n.bind(i));
+    for (size_t k = 0; k < 2; ++k) CHECK((got[k] - wanted[k]).abs().max().item<float>() < 1e-4f);
+  }
+  CHECK(step.statistics().captures == 1);
+}

@@ -86,3 +86,15 @@ TEST_CASE("a replay whose weights are packed launches fewer kernels than a call"
   if (runtime_seam::default_device() == "CPU")
     CHECK(step.statistics().kernels < own.statistics().kernels);
 }
+
+TEST_CASE("what a replay makes of weights and of a Variable is made for each number") {
+  const NoGrad no_grad;
+  const Tensor w = Tensor::arange(0, 24, 1, kF32).reshape({6, 4}).contiguous().realize();
+  Jit step([&](const Variable& n) { return w.narrow(0, 0, n).exp2().contiguous().sum(0).log2(); });
+  Variable n("n", 1, 6);
+  for (int64_t i : {3, 6, 1, 4, 2}) {
+    const Tensor wanted = w.narrow(0, 0, i).exp2().sum(0).log2();
+    CHECK(difference(step(n.bind(i)), wanted) < 1e-5);
+  }
+  CHECK(step.statistics().replays >= 3);
+}

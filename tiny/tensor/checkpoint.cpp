@@ -27,9 +27,11 @@ Recomputed recomputed(Node value, std::span<const Node> inputs, Node before) {
     }
     const bool is_memory = n->realized || n->op == Op::Buffer || n->op == Op::Assign ||
                            n->op == Op::After;  // behind it is a gradient, not to be made anew
-    if (is_memory || n->op == Op::Leaf || n->num_src == 0) {
+    // A Variable's number is the length of axes, which are equal where it is the same node.
+    const bool stays = n->op == Op::Leaf || n->op == Op::Bound;
+    if (is_memory || stays || n->num_src == 0) {
       stack.pop_back();
-      set(n, is_memory && n->op != Op::Leaf ? later(n) : n);
+      set(n, is_memory && !stays ? later(n) : n);
       continue;
     }
     const size_t waiting = stack.size();
