@@ -26,9 +26,10 @@
 // another and let go, tensors from outside that the function itself puts in each other's places,
 // tensors made inside that outlive the call (gradients as well: micro-steps that add up are one
 // function, with the optimizer's step; a cache has its full size and memory of its own before).
-// Tensors from outside that change places with others between calls, as by std::swap, or move away
-// are seen: the step is recorded again, eight times at most, then called. Plain C++ values that the
-// function reads are those of the second call for ever: give such as arguments.
+// Tensors from outside that change places with others between calls, as by std::swap, move away or
+// are assigned what cannot be computed in their memory are seen: the step is recorded again, eight
+// times at most, then called. Plain C++ values that the function reads are those of the second call
+// for ever: give such as arguments.
 //
 // JIT=0 calls the function each time; JIT=2 replays a plain list of launches where the device has
 // graphs; JIT_CHECK=1 compares each replay with a call.
