@@ -4,6 +4,7 @@
 
 #include "tiny/nn/functional.h"
 #include "tiny/tensor/detail.h"
+#include "tiny/tensor/random.h"
 #include "tiny/train/mixed_precision.h"
 
 namespace tiny {
@@ -90,7 +91,7 @@ Tensor seen_in(const Tensor& x, const Shape& heads) {
 Tensor kept_elements(const Tensor& x, double p) {
   if (p == 0) return Tensor();
   const detail::RandomOn here(x.device());
-  return Tensor::rand(to_shape(x.shape())) >= p;
+  return random_bools(to_shape(x.shape()), 1 - p);
 }
 
 // Dropout with elements that were drawn before.

@@ -189,6 +189,26 @@ Words next_words(int64_t n) {
 RandomWords random_blocks(int64_t n) { return next_blocks(n).words; }
 Tensor random_words(int64_t n) { return next_words(n).words; }
 
+// The four of a block are those of elements x, x + 1, x + 8 and x + 9 of a row (x even, below 8
+// modulo 16): what a thread has of a fragment of a matrix unit's results, vectors of two or more
+// adjacent ones included, so that it computes each block once.
+Tensor random_bools(const Shape& shape, double p) {
+  check(p >= 0 && p <= 1, "random_bools: ", p, " is no probability");
+  constexpr int64_t kTogether = 16;
+  const int64_t n = numel(shape);
+  if (n == 0) return Tensor::zeros(shape, kBool);
+  const int64_t width = shape.empty() || shape.back() < kTogether ? n : shape.back();
+  const int64_t rows = n / width, wide = round_up(width, kTogether), blocks = rows * wide / 4;
+  const Shape own{rows, wide / kTogether, 1, 4, 1}, all{rows, wide / kTogether, 2, 4, 2};
+  // The blocks of all elements: kernels compute one for each and find that some are the same.
+  const Tensor block = Tensor(build::iota(blocks, kU32)).reshape(own).expand(all);
+  const RandomWords w = blocks_at(take_state(blocks), block);
+  const Tensor word = where(Tensor::arange(2).reshape({2, 1, 1}) == 0, w.first, w.second);
+  const Tensor number = (word >> Tensor::arange(2).to(kU32) * 16) & 0xffff;
+  const Tensor drawn = number < static_cast<int64_t>(std::llround(std::ldexp(p, 16)));
+  return drawn.reshape({rows, wide}).narrow(1, 0, width).reshape(shape);
+}
+
 // --- Distributions ------------------------------------------------------------------------------
 
 namespace {
