@@ -265,10 +265,9 @@ Node hoist(Node sink, Node range) {
         srcs[0] = f;
         Node sum = times(with_sources(n, srcs), u);
         if (Node selected = term.selected()) {
-          srcs[0] = make(Op::Where, kF32, {selected, one(kF32), identity(Op::Max, kF32)});
-          Node any = make(Op::Reduce, kF32, srcs, OpArg{Op::Max});
-          sum = make(Op::Where, n->dtype,
-                     {make(Op::Eq, kBool, {any, one(kF32)}), sum, constant(n->dtype, 0)});
+          srcs[0] = selected;
+          Node any = make(Op::Reduce, kBool, srcs, OpArg{Op::Max});
+          sum = make(Op::Where, n->dtype, {any, sum, constant(n->dtype, 0)});
         }
         sink = substitute(sink, n, sum);
         changed = true;
