@@ -92,7 +92,58 @@ int64_t exact_factor(Node n, int depth) {
   }
 }
 
+// Between which a float lies that is not NaN.
+struct FloatRange {
+  double least = -INFINITY, most = INFINITY;
+};
+
+bool are_opposite(Node a, Node b) {
+  return (a->op == Op::Neg && a->src(0) == b) || (b->op == Op::Neg && b->src(0) == a);
+}
+
+FloatRange float_range(Node n, int depth) {
+  if (n->is_const()) return {n->float_value(), n->float_value()};
+  if (depth == 0) return {};
+  const auto of = [&](int i) { return float_range(n->src(i), depth - 1); };
+  switch (n->op) {
+    case Op::Broadcast: return of(0);
+    case Op::Neg: return {-of(0).most, -of(0).least};
+    case Op::Exp2: return {std::exp2(of(0).least), std::exp2(of(0).most)};
+    case Op::Exp: return {std::exp(of(0).least), std::exp(of(0).most)};
+    case Op::Sqrt: return {0, INFINITY};
+    case Op::Add: {
+      const FloatRange a = of(0), b = of(1);
+      return {a.least + b.least, a.most + b.most};
+    }
+    case Op::Mul: {
+      if (n->src(0) == n->src(1)) return {0, INFINITY};
+      if (!n->src(1)->is_const() || !(n->src(1)->float_value() > 0)) return {};
+      const FloatRange a = of(0);
+      return {a.least * n->src(1)->float_value(), a.most * n->src(1)->float_value()};
+    }
+    case Op::Max:
+    case Op::Min: {
+      const FloatRange a = of(0), b = of(1);
+      const bool is_size = are_opposite(n->src(0), n->src(1));
+      if (n->op == Op::Max)
+        return {std::max(is_size ? 0 : a.least, b.least), std::max(a.most, b.most)};
+      return {std::min(a.least, b.least), std::min(is_size ? 0 : a.most, b.most)};
+    }
+    case Op::Where: {
+      const FloatRange a = of(1), b = of(2);
+      return {std::min(a.least, b.least), std::max(a.most, b.most)};
+    }
+    default: return {};
+  }
+}
+
 }  // namespace
+
+bool has_normal_inverse(Node x) {
+  constexpr int kDepth = 8;
+  const FloatRange r = float_range(x, kDepth);
+  return r.least >= 0x1p-125 && r.most <= 0x1p125;
+}
 
 int64_t known_factor(Node n) {
   const int64_t factor = exact_factor(n, 12);

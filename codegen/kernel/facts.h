@@ -22,6 +22,9 @@ bool shift_may_exceed(Node n);
 // single compare-and-select that returns the other operand when unordered lets NaN through.
 int ordered_operand(Node n);
 
+// Whether a float is a NaN or so far from 0 and from infinity that 1 / x is a normal number.
+bool has_normal_inverse(Node x);
+
 // A number that divides every value of an integer node (0 for the constant 0).
 int64_t known_factor(Node n);
 

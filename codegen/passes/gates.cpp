@@ -7,6 +7,7 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/lengths.h"
+#include "codegen/kernel/linear.h"
 #include "codegen/options/fragments.h"
 #include "tiny/rewrite/algebra.h"
 #include "tiny/rewrite/rebuild.h"
@@ -180,25 +181,79 @@ Node position_in_parts(Node cast) {
   return make(Op::Add, kF32, {make(Op::Cast, kF32, {a}), make(Op::Cast, kF32, {b})});
 }
 
+// u of where(u < 0, u, -u), which is -|u| but for the sign of zero; else nullptr.
+Node of_negative_size(Node n) {
+  if (n->op != Op::Where || n->src(0)->op != Op::Lt || n->src(2)->op != Op::Neg) return nullptr;
+  Node u = n->src(1), test = n->src(0);
+  return n->src(2)->src(0) == u && test->src(0) == u && test->src(1)->is_const(0) ? u : nullptr;
+}
+
+// u of where(u == 0, 0, where(u < 0, -u, u)), which is |u|; else nullptr.
+Node of_size(Node n) {
+  Node inner = n->op == Op::Where && n->src(1)->is_const(0) ? n->src(2) : nullptr;
+  if (!inner || inner->op != Op::Where || inner->src(0)->op != Op::Lt) return nullptr;
+  Node u = inner->src(2), zero = n->src(0), test = inner->src(0);
+  const bool is_same = zero->op == Op::Eq && zero->src(0) == u && zero->src(1)->is_const(0) &&
+                       test->src(0) == u && test->src(1)->is_const(0);
+  return is_same && inner->src(1)->op == Op::Neg && inner->src(1)->src(0) == u ? u : nullptr;
+}
+
+// x or x times a constant, with -|u| in x's place as the extremum that processors have, where the
+// sign of zero tells nothing.
+Node negative_size(Node x) {
+  if (x->op == Op::Mul && x->src(1)->is_const()) {
+    Node size = negative_size(x->src(0));
+    return size == x->src(0) ? x : make(Op::Mul, x->dtype, {size, x->src(1)});
+  }
+  Node u = of_negative_size(x);
+  return u ? make(Op::Min, u->dtype, {u, make(Op::Neg, u->dtype, {u})}) : x;
+}
+
 // What is made of scores, as caps and sigmoids, with no more digits than sums of narrow numbers
-// have: exponentials without the tiny ones, and constants that are multiplied with. What is rounded
-// to bf16 and read as f32, not as an operand, is not rounded.
+// have: exponentials without the tiny ones, and constants that are multiplied with, all at once.
+// What is rounded to bf16 and read as f32, not as an operand, is not rounded.
 Node fast_scores(Node sink) {
   return simplify(rebuild(sink, [](Node, Node now) {
+    if (now->op == Op::Lt && now->src(0)->dtype == kF32)
+      if (Node u = of_size(now->src(0)))
+        return make(Op::Lt, kBool,
+                    {make(Op::Max, kF32, {u, make(Op::Neg, kF32, {u})}), now->src(1)});
     if (now->dtype != kF32) return now;
     if (now->op == Op::Cast && now->src(0)->op == Op::Cast && now->src(0)->dtype == kBF16 &&
         now->src(0)->src(0)->dtype == kF32)
       return now->src(0)->src(0);
     if (Node parts = position_in_parts(now)) return parts;
     if (now->op == Op::Exp2 && !fast_power(now->src(0))) {
-      Node small = make(Op::Lt, kBool, {now->src(0), constant(kF32, kMinNormalExponent)});
-      return make(Op::Where, kF32, {small, constant(kF32, 0), now});
+      Node x = negative_size(now->src(0));
+      Node small = make(Op::Lt, kBool, {x, constant(kF32, kMinNormalExponent)});
+      return make(Op::Where, kF32, {small, constant(kF32, 0), make(Op::Exp2, kF32, {x})});
+    }
+    if (now->op == Op::Mul && now->src(1)->is_const() && now->src(0)->op == Op::Mul &&
+        now->src(0)->src(1)->is_const()) {
+      const double both = now->src(1)->float_value() * now->src(0)->src(1)->float_value();
+      if (std::isnormal(static_cast<float>(both)))
+        return make(Op::Mul, kF32, {now->src(0)->src(0), constant(kF32, both)});
     }
     const double inverse =
         now->op == Op::Div && now->src(1)->is_const() ? 1 / now->src(1)->float_value() : 0;
     return std::isnormal(inverse) ? make(Op::Mul, kF32, {now->src(0), constant(kF32, inverse)})
                                   : now;
   }));
+}
+
+// Products and the sums that they are terms of at once, beside scores.
+Node with_added_products(Node sink) {
+  return rebuild(sink, [](Node, Node now) {
+    if (now->dtype != kF32 || (now->op != Op::Add && now->op != Op::Sub)) return now;
+    const bool less = now->op == Op::Sub;
+    Node a = now->src(0), b = now->src(1);
+    const auto negative = [&](Node n) { return less ? make(Op::Neg, kF32, {n}) : n; };
+    if (is_added_product(a))
+      return make(Op::MulAdd, kF32, {a->src(0), a->src(1), negative(b)});
+    if (is_added_product(b))
+      return make(Op::MulAdd, kF32, {negative(b->src(0)), b->src(1), a});
+    return now;
+  });
 }
 
 // Exponentials in chains of products, whose terms are no more than 1: what is less than a normal
@@ -210,7 +265,8 @@ Node fast_exponentials(Node sink, const Target& target) {
   for (Node n : all_of(sink, Op::Exp2))
     if (n->dtype == kF32)
       if (Node fast = fast_power(n->src(0))) map[n] = fast;
-  return substitute(sink, map);
+  sink = substitute(sink, map);
+  return target.kind == Target::Kind::Gpu ? simplify(with_added_products(sink)) : sink;
 }
 
 // k of a constant that is k log2(e) rounded, k a power of two or the negative of one; else 0.
@@ -233,12 +289,11 @@ Node exact_exponential(Node power) {
   return make(Op::Exp, type, {make(Op::Mul, type, {t->src(0), constant(type, k)})});
 }
 
-// -|u|, as selected by its sign, times a positive number.
+// -|u| times a positive number.
 bool is_never_positive(Node x) {
   if (x->op == Op::Mul && x->src(1)->is_const() && x->src(1)->float_value() > 0) x = x->src(0);
-  if (x->op != Op::Where || x->src(0)->op != Op::Lt || x->src(2)->op != Op::Neg) return false;
-  Node u = x->src(1);
-  return x->src(2)->src(0) == u && x->src(0)->src(0) == u && x->src(0)->src(1)->is_const(0);
+  const bool is_least = x->op == Op::Min && x->src(1)->op == Op::Neg && x->src(1)->src(0) == x->src(0);
+  return is_least || of_negative_size(x);
 }
 
 // Whether the last bits of a power of two are no part of what `user` makes of it: what is at most 1

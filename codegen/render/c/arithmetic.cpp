@@ -117,6 +117,10 @@ std::string CPrinter::arithmetic(Node n) {
       if (Node x = selections_.flushed(n); x && dialect_.classes)
         return call("exp2_flushed", t, t, bare(value(x)));
       return where(t, value(n->src(0)), value(n->src(1)), value(n->src(2)));
+    case Op::Div:
+      if (t == kF32 && program_.is_chain && dialect_.classes && has_normal_inverse(n->src(1)))
+        return infix(t, value(n->src(0)), "*", call("inverse", t, t, bare(value(n->src(1)))));
+      break;
     case Op::MulAdd: return mul_add(t, value(n->src(0)), value(n->src(1)), value(n->src(2)));
     case Op::TruncDiv:
     case Op::TruncMod: return divide(n);
@@ -125,6 +129,11 @@ std::string CPrinter::arithmetic(Node n) {
     case Op::Max:
     case Op::Min:
       if (t.is_float() && ordered_operand(n) >= 0 && !dialect_.classes) return max_with_const(n);
+      if (t.is_float() && dialect_.classes && n->src(1)->op == Op::Neg &&
+          n->src(1)->src(0) == n->src(0)) {
+        const std::string size = call("size_of", t, t, bare(value(n->src(0))));
+        return n->is(Op::Max) ? size : cat("(-", size, ")");
+      }
       return combine(n->op, t, named(n->src(0)), named(n->src(1)));
     default: break;
   }
@@ -144,7 +153,10 @@ std::string CPrinter::unary(Node n) {
   expect(t.is_float(), "render_c: ", n->op, " of ", t.name());
   switch (n->op) {
     case Op::Neg: use("negative", t, t); return cat("(-", value(n->src(0)), ")");
-    case Op::Recip: return combine(Op::Div, t, value(constant(t, 1)), value(n->src(0)));
+    case Op::Recip:
+      if (t == kF32 && program_.is_chain && dialect_.classes && has_normal_inverse(n->src(0)))
+        return call("inverse", t, t, bare(value(n->src(0))));
+      return combine(Op::Div, t, value(constant(t, 1)), value(n->src(0)));
     case Op::Sqrt: return by_lane(n, "sqrt");
     case Op::Floor: return by_lane(n, "floor");
     case Op::Trunc: return by_lane(n, "trunc");

@@ -394,6 +394,22 @@ INLINE f32 quotient(f32 a, f32 b) {
 #endif
 }
 
+// 1 / x of a number whose inverse is a normal one, a unit in the last place off at most.
+//# inverse
+INLINE f32 inverse(f32 x) {
+#if defined(__CUDA_ARCH__)
+  f32 y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1.0f / x;
+#endif
+}
+
+//# size_of
+INLINE f32 size_of(f32 x) { return fabsf(x); }
+INLINE f64 size_of(f64 x) { return fabs(x); }
+
 //# log2_of
 INLINE f32 log2_of(f32 x) { return log2f(x); }
 INLINE f64 log2_of(f64 x) { return log2(x); }
