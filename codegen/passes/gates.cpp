@@ -209,6 +209,16 @@ Node negative_size(Node x) {
   return u ? make(Op::Min, u->dtype, {u, make(Op::Neg, u->dtype, {u})}) : x;
 }
 
+// Factors and divisors that are constants as one factor.
+Node with_one_factor(Node n) {
+  double factor = 1;
+  Node x = n;
+  for (; (x->op == Op::Mul || x->op == Op::Div) && x->src(1)->is_const(); x = x->src(0))
+    factor *= x->op == Op::Mul ? x->src(1)->float_value() : 1 / x->src(1)->float_value();
+  const bool is_normal = std::isnormal(static_cast<float>(factor));
+  return x != n && is_normal ? make(Op::Mul, kF32, {x, constant(kF32, factor)}) : n;
+}
+
 // What is made of scores, as caps and sigmoids, with no more digits than sums of narrow numbers
 // have: exponentials without the tiny ones, and constants that are multiplied with, all at once.
 // What is rounded to bf16 and read as f32, not as an operand, is not rounded.
@@ -228,16 +238,7 @@ Node fast_scores(Node sink) {
       Node small = make(Op::Lt, kBool, {x, constant(kF32, kMinNormalExponent)});
       return make(Op::Where, kF32, {small, constant(kF32, 0), make(Op::Exp2, kF32, {x})});
     }
-    if (now->op == Op::Mul && now->src(1)->is_const() && now->src(0)->op == Op::Mul &&
-        now->src(0)->src(1)->is_const()) {
-      const double both = now->src(1)->float_value() * now->src(0)->src(1)->float_value();
-      if (std::isnormal(static_cast<float>(both)))
-        return make(Op::Mul, kF32, {now->src(0)->src(0), constant(kF32, both)});
-    }
-    const double inverse =
-        now->op == Op::Div && now->src(1)->is_const() ? 1 / now->src(1)->float_value() : 0;
-    return std::isnormal(inverse) ? make(Op::Mul, kF32, {now->src(0), constant(kF32, inverse)})
-                                  : now;
+    return with_one_factor(now);
   }));
 }
 
@@ -378,7 +379,7 @@ Node lower_gates(Node sink, const Target& target) {
     Node better = now->op == Op::Reduce ? with_selected(now) : nullptr;
     return better ? better : now;
   }));
-  sink = exact_exponentials(fast_exponentials(sink, target));
+  sink = exact_exponentials(fast_exponentials(without_guards(sink), target));
   return target.kind == Target::Kind::Gpu ? flush_exponentials(sink) : with_few_conditions(sink);
 }
 

@@ -50,6 +50,10 @@ std::vector<Opt> split_sums(Node sink, const Target& target);
 // normal number are 0. Other powers of x log2(e) become Exp of x, where their last bits count.
 Node lower_gates(Node sink, const Target& target);
 
+// Branches of selections of floats without selections by the same condition in what they alone use:
+// functions say so what a branch is not meant for, and its result is not taken there.
+Node without_guards(Node sink);
+
 // Loops (Loop, Reduce, and a CPU's Core) whose gates fail for good from some iteration on, as those
 // over an axis with a Variable length do, end there instead of at their bound. Gates stay: only
 // time depends on this pass.
