@@ -114,6 +114,7 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
   if (choice) check_launch(launch_problem(out.launch, target));
   k = log("end_loops", Form::Kernel, end_loops(k, target));
   k = log("whole_tiles", Form::Kernel, whole_tiles(k, target));
+  k = log("masked_powers", Form::Kernel, masked_powers(k, target));
   k = log("split_scans", Form::Kernel, simplify(split_scans(k)));
   k = log("vectorize", Form::Vector, simplify(transpose_stores(vectorize(k, target), target)));
   k = log("unroll", Form::Vector, simplify(nest_sums(unroll(k, target), target)));

@@ -321,6 +321,41 @@ Node exact_exponentials(Node sink) {
   });
 }
 
+// Not -infinity: m itself where it is known to be none.
+Node finite(Node m) {
+  const bool is_finite = m->op == Op::Where && m->src(1)->is_const(0) && is_infinite(m->src(0), m->src(2));
+  Node none = constant(kF32, -INFINITY);
+  return is_finite ? m
+                   : make(Op::Where, kF32,
+                          {make(Op::Eq, kBool, {m, none}), constant(kF32, 0), m});
+}
+
+bool is_positive(Node c) {
+  if (c->op == Op::Where) return is_positive(c->src(1)) && is_positive(c->src(2));
+  return c->is_const() && c->float_value() > 0;
+}
+
+// k x + -(k m) for a power of which the condition tells whether it is 0, by x: -infinity where it
+// is. nullptr for any other value.
+Node masked_exponent(Node value, Node condition) {
+  if (value->op != Op::MulAdd && value->op != Op::Add) return nullptr;
+  Node negative = value->srcs().back(), factor = value->op == Op::MulAdd ? value->src(1) : nullptr;
+  if (negative->op != Op::Neg || (factor && !is_positive(factor))) return nullptr;
+  Node m = negative->src(0), x = value->src(0);
+  std::vector<Node> factors;
+  for (; m->op == Op::Mul; m = m->src(0)) {
+    if (!is_positive(m->src(1))) return nullptr;
+    factors.insert(factors.begin(), m->src(1));
+  }
+  m = finite(m);
+  for (Node f : factors) m = make(Op::Mul, kF32, {m, f});
+  x = make(Op::Where, kF32, {condition, x, constant(kF32, -INFINITY)});
+  std::vector<Node> srcs{x};
+  if (factor) srcs.push_back(factor);
+  srcs.push_back(make(Op::Neg, kF32, {m}));
+  return make(value->op, kF32, srcs);
+}
+
 // The gates of loads in the words of the selections of what is loaded.
 Node name_gates(Node sink) {
   NodeMap<Node> map;
@@ -373,6 +408,19 @@ Node with_few_conditions(Node sink) {
 }
 
 }  // namespace
+
+Node masked_powers(Node sink, const Target& target) {
+  if (target.kind != Target::Kind::Gpu || !is_chain(sink, target)) return sink;
+  return rebuild(sink, [](Node, Node now) {
+    if (now->op != Op::Where || now->dtype != kF32 || !is_zero(now->src(2)) ||
+        !is_flushed(now->src(1)) || now->src(1)->src(2)->op != Op::Exp2)
+      return now;
+    Node value = masked_exponent(now->src(1)->src(2)->src(0), now->src(0));
+    if (!value) return now;
+    Node small = make(Op::Lt, kBool, {value, constant(kF32, kMinNormalExponent)});
+    return make(Op::Where, kF32, {small, constant(kF32, 0), make(Op::Exp2, kF32, {value})});
+  });
+}
 
 Node lower_gates(Node sink, const Target& target) {
   sink = name_gates(rebuild(sink, [](Node, Node now) {

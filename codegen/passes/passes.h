@@ -66,6 +66,10 @@ bool ends_by_block(Node sink, const Target& target);
 // tile is seen, which the block and the loop say. A renderer may then compute that tile without.
 Node whole_tiles(Node sink, const Target& target);
 
+// Of chains of products on GPUs: powers that a mask sets to 0 are those of -infinity, which their
+// maximum has selected already. Loops end by masks no more after this.
+Node masked_powers(Node sink, const Target& target);
+
 // Each Prefix over several ranges as one for each of them:
 //   Prefix(f, a, b) = Prefix(Reduce(f, b), a) + Prefix(f, b)
 // and those over ranges other than threads and lanes as sums over earlier iterations. What is left
