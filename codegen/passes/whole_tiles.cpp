@@ -54,6 +54,48 @@ Node for_all(Node condition, const Uniform& uniform) {
   return less(most, index(condition->op == Op::Le ? 1 : 0));
 }
 
+// w of (w & bit) != 0, with `bit` a power of two; nullptr for any other condition.
+Node word_of_test(Node n) {
+  if (n->op != Op::Ne || !n->src(1)->is_const(0) || n->src(0)->op != Op::And) return nullptr;
+  Node bit = n->src(0)->src(1);
+  return bit->op == Op::Shl && bit->src(0)->is_const(1) ? n->src(0)->src(0) : nullptr;
+}
+
+bool varies_less(Node n, Node word) { return !(n->ranges & ~word->ranges); }
+
+// The conditions together; those that are alike for all bits of a word that one of them tests say
+// what the word is, which many elements share.
+Node all_together(const std::vector<Node>& conditions) {
+  Node test = nullptr, other = nullptr;
+  for (Node c : conditions) {
+    if (word_of_test(c)) test = c;
+    for (int i : {0, 1})
+      if (c->op == Op::Or && word_of_test(c->src(i)) &&
+          varies_less(c->src(1 - i), word_of_test(c->src(i)))) {
+        test = c;
+        other = c->src(1 - i);
+      }
+  }
+  Node out = nullptr;
+  if (!test) {
+    for (Node c : conditions) out = both(out, c);
+    return out;
+  }
+  Node bit_test = other ? test->src(test->src(0) == other ? 1 : 0) : test;
+  Node word = word_of_test(bit_test), bit = bit_test->src(0)->src(1), now = word;
+  const auto selected = [&](Node c, Node a, Node b) { return make(Op::Where, word->dtype, {c, a, b}); };
+  if (other) now = selected(other, constant(word->dtype, -1), now);
+  for (Node c : conditions) {
+    if (c == test) continue;
+    if (varies_less(c, word))
+      now = selected(c, now, constant(word->dtype, 0));
+    else
+      out = both(out, c);
+  }
+  Node bits = make(Op::And, word->dtype, {now, bit});
+  return both(out, make(Op::Ne, kBool, {bits, constant(word->dtype, 0)}));
+}
+
 }  // namespace
 
 Node whole_tiles(Node sink, const Target& target) {
@@ -72,12 +114,15 @@ Node whole_tiles(Node sink, const Target& target) {
   Node whole = nullptr;
   for (Node c : conditions) whole = both(whole, for_all(c, uniform));
   if (!whole || whole->is_const()) return sink;
-  NodeMap<Node> map;
-  for (Node c : conditions) map[c] = make(Op::Or, kBool, {whole, c});
   return rebuild(sink, [&](Node n, Node now) {
     if (n->op != Op::Where) return now;
-    Node gate = substitute(n->src(0), map);
-    return gate == n->src(0) ? now : make(Op::Where, n->dtype, {gate, now->src(1), now->src(2)});
+    std::vector<Node> own, known, rest;
+    add_conditions(n->src(0), own);
+    for (Node c : own) (contains(conditions, c) ? known : rest).push_back(c);
+    if (known.empty()) return now;
+    Node gate = make(Op::Or, kBool, {whole, all_together(known)});
+    for (Node c : rest) gate = both(gate, c);
+    return make(Op::Where, n->dtype, {gate, now->src(1), now->src(2)});
   });
 }
 
