@@ -121,11 +121,14 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
   k = log("decompose", Form::Vector, decompose(k, target));
   k = log("roll_fragments", Form::Vector, roll_fragments(k));
   k = log("pair_casts", Form::Vector, pair_casts(k, target));
+  const bool is_chain = tiny::is_chain(out.loops, target);
+  if (is_chain) k = log("pair_loads", Form::Vector, pair_loads(k, target));
   k = log("index_width", Form::Machine, choose_index_width(k, target));
   out.machine = k;
   Linear program = linearize(k, name, !loads_with_masks(target));
+  if (is_chain) load_early(program);
   program.is_gemm = out.choice.is_gemm;
-  program.is_chain = is_chain(out.loops, target);
+  program.is_chain = is_chain;
   program.streaming = streaming;
   if (viewer) viewer("linearize", to_text(program));
   out.source = render(program, target);

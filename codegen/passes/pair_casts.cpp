@@ -1,6 +1,8 @@
+#include <map>
 #include <set>
 #include <utility>
 
+#include "codegen/kernel/facts.h"
 #include "codegen/options/mma.h"
 #include "codegen/passes/passes.h"
 #include "tiny/rewrite/rewrite.h"
@@ -50,7 +52,51 @@ Node widen_pairs(Node sink) {
   return map.size() ? substitute(sink, map) : sink;
 }
 
+// Where a scalar load reads, without the constant that is added to it.
+struct Place {
+  Node param, first;
+  int64_t offset = 0;
+};
+Place place_of(Node load) {
+  Node at = load->src(1);
+  if (at->op == Op::Add && at->src(1)->is_const())
+    return {load->src(0), at->src(0), at->src(1)->int_value()};
+  return {load->src(0), at, 0};
+}
+
+// Pairs of elements that lie side by side, from memory that the kernel does not write.
+NodeMap<Node> find_neighbours(Node sink) {
+  std::vector<Node> written;
+  for (Node s : sink->srcs())
+    if (s->op == Op::Store) written.push_back(s->src(0));
+  std::map<std::pair<Node, Node>, std::map<int64_t, Node>> places;
+  for (Node n : all_of(sink, Op::Load)) {
+    const bool is_plain = n->num_src == 2 && n->dtype.lanes == 1 && n->src(1)->dtype.lanes == 1 &&
+                          n->src(0)->op == Op::Param && !n->dtype.is_bool();
+    if (!is_plain || contains(written, n->src(0))) continue;
+    const Place p = place_of(n);
+    places[{p.param, p.first}][p.offset] = n;
+  }
+  NodeMap<Node> map;
+  for (const auto& [place, loads] : places)
+    for (const auto& [offset, low] : loads) {
+      const auto high = loads.find(offset + 1);
+      if (high == loads.end() || known_factor(low->src(1)) % 2) continue;
+      Node both = make(Op::Load, low->dtype.vec(2), {low->src(0), low->src(1)});
+      for (const int64_t lane : {0, 1})
+        map[lane ? high->second : low] =
+            make(Op::Shuffle, low->dtype, {both, both}, Ints(&lane, 1));
+    }
+  return map;
+}
+
 }  // namespace
+
+Node pair_loads(Node sink, const Target& target) {
+  if (target.kind != Target::Kind::Gpu || target.language == Target::Language::LlvmIr) return sink;
+  const NodeMap<Node> map = find_neighbours(sink);
+  return map.size() ? substitute(sink, map) : sink;
+}
 
 Node pair_casts(Node sink, const Target& target) {
   if (target.kind != Target::Kind::Gpu || target.language == Target::Language::LlvmIr) return sink;

@@ -118,6 +118,10 @@ Node roll_fragments(Node sink);
 // `Shuffle` of two scalars is the vector of both.
 Node pair_casts(Node sink, const Target& target);
 
+// Of a chain of products: elements that lie side by side in memory, which is only read, are loaded
+// together.
+Node pair_loads(Node sink, const Target& target);
+
 // Machine integers in place of the dtype Index, their width proved from bounds: vectors (and on a
 // GPU scalars) become i32 where the bounds of the node and of its Index sources fit, else i64;
 // scalars on a CPU always i64, which its addresses want. Casts are inserted where widths meet.
@@ -126,6 +130,9 @@ Node choose_index_width(Node sink, const Target& target);
 // The graph as a linear program: loops nested in the order of range ids, each value computed in the
 // outermost loop that it can be, reductions and stores that can share a loop in one. `branches`:
 // vectors that are loaded with a gate for each lane are printed as such.
+// What a chain of products reads beside them is asked for while the first product goes on.
+void load_early(Linear& program);
+
 Linear linearize(Node sink, std::string name, bool branches = true);
 
 // Of the movement node `n`: where its element at the indices `at` comes from in its source. The
