@@ -55,9 +55,9 @@ bool computes_term(Node reduce) {
 // (measurements.md: FragmentPrinter::blocks).
 int registers_for(int results, const Linear& program, const NodeMap<char>& described) {
   constexpr int kFewLoads = 16;
-  const auto loads = std::ranges::count_if(program.body, [&](Node n) {
-    return n->is(Op::Load) && n->dtype.lanes == 1 && !described.contains(n);
-  });
+  int loads = 0;
+  for (Node n : program.body)
+    if (n->is(Op::Load) && n->dtype.lanes <= 2 && !described.contains(n)) loads += n->dtype.lanes;
   return std::max(128, results + (loads > kFewLoads ? 40 : 32));
 }
 
