@@ -113,13 +113,15 @@ FloatRange float_range(Node n, int depth) {
     case Op::Sqrt: return {0, INFINITY};
     case Op::Add: {
       const FloatRange a = of(0), b = of(1);
-      return {a.least + b.least, a.most + b.most};
+      const double least = a.least + b.least, most = a.most + b.most;
+      return std::isnan(least) || std::isnan(most) ? FloatRange() : FloatRange{least, most};
     }
     case Op::Mul: {
       if (n->src(0) == n->src(1)) return {0, INFINITY};
-      if (!n->src(1)->is_const() || !(n->src(1)->float_value() > 0)) return {};
+      const double factor = n->src(1)->is_const() ? n->src(1)->float_value() : 0;
+      if (!(factor > 0) || std::isinf(factor)) return {};
       const FloatRange a = of(0);
-      return {a.least * n->src(1)->float_value(), a.most * n->src(1)->float_value()};
+      return {a.least * factor, a.most * factor};
     }
     case Op::Max:
     case Op::Min: {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <random>
 
+#include "codegen/kernel/facts.h"
 #include "tiny/base/error.h"
 #include "tiny/ir/print.h"
 #include "tiny/rewrite/algebra.h"
@@ -183,6 +184,33 @@ TEST_CASE("floor division and its remainder go towards minus infinity") {
       CHECK((r == 0 || (r < 0) == (b < 0)));
       CHECK(std::abs(r) < std::abs(b));
     }
+}
+
+TEST_CASE("a float has a normal inverse where it is known to be neither tiny nor huge") {
+  Arena arena;
+  ArenaScope scope(arena);
+  const int64_t arg[] = {0, 4};
+  Node x = make(Op::Load, kF32, {make(Op::Param, kF32, {}, Ints(arg)), index(0)});
+  const auto number = [](double v) { return constant(kF32, v); };
+  const auto op = [](Op o, Node a, Node b) { return make(o, kF32, {a, b}); };
+  const auto unary = [](Op o, Node a) { return make(o, kF32, {a}); };
+  Node size = op(Op::Max, x, unary(Op::Neg, x)), less = op(Op::Min, x, unary(Op::Neg, x));
+  Node power = unary(Op::Exp2, op(Op::Mul, less, number(3)));
+  CHECK(has_normal_inverse(op(Op::Add, power, number(1))));
+  CHECK(has_normal_inverse(op(Op::Add, number(1), power)));
+  CHECK(has_normal_inverse(unary(Op::Sqrt, op(Op::Add, power, number(1)))) == false);
+  CHECK(!has_normal_inverse(power));
+  CHECK(!has_normal_inverse(op(Op::Add, unary(Op::Exp2, x), number(1))));
+  CHECK(!has_normal_inverse(op(Op::Add, op(Op::Mul, x, x), number(1))));
+  CHECK(has_normal_inverse(op(Op::Min, op(Op::Add, size, number(2)), number(10))));
+  CHECK(!has_normal_inverse(op(Op::Add, op(Op::Mul, less, number(-1)), number(1))));
+  CHECK(!has_normal_inverse(op(Op::Sub, power, number(2))));
+  CHECK(!has_normal_inverse(number(0)));
+  CHECK(!has_normal_inverse(number(INFINITY)));
+  CHECK(has_normal_inverse(number(-3)) == false);
+  Node test = make(Op::Lt, kBool, {x, number(0)});
+  CHECK(has_normal_inverse(make(Op::Where, kF32, {test, number(1), number(7)})));
+  CHECK(!has_normal_inverse(make(Op::Where, kF32, {test, number(1), x})));
 }
 
 TEST_CASE("a node depends on the ranges below it that no reduction closes") {

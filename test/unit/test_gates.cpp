@@ -32,14 +32,14 @@ Tensor memory(const Shape& shape, DType dtype = kF32) {
   return Tensor(build::reshape(buffer_node(buffer), shape));
 }
 
-// The text of the first kernel of what computes the tensor.
-std::string first_kernel(const Tensor& t, const char* gpu = kGpus[0]) {
+// The text of the first kernel of what computes the tensor, or of the last one.
+std::string first_kernel(const Tensor& t, const char* gpu = kGpus[0], bool is_last = false) {
   const Node root = t.node();
   const Normalized graph = normalize({&root, 1});
   const std::vector<int> devices(graph.buffers.size(), device_id(gpu));
   const auto s = schedule(graph, devices, device_id(gpu));
-  const std::string text =
-      lower(s->steps[0].kernel.get(), "k", find_device(gpu).target()).source.text;
+  const Step& step = is_last ? s->steps.back() : s->steps.front();
+  const std::string text = lower(step.kernel.get(), "k", find_device(gpu).target()).source.text;
   return text.substr(text.find("extern \"C\""));
 }
 
@@ -122,4 +122,53 @@ TEST_CASE("sums of exponentials of ragged rows are right, whatever is in the row
       compare([](const Tensor& t) { return t.softmax(1); }, 2e-5, 1e-30);
       compare([](const Tensor& t) { return (t - t.max(1, true)).exp().sum(1); }, 1e-5, 0);
     }
+}
+
+TEST_CASE("what a branch is not meant for is left out once, by the selection") {
+  const Tensor x = memory({4096, 4096});
+  const auto selections = [&](const Tensor& t) { return count(first_kernel(t), "where("); };
+  CHECK(selections(x.expm1()) == 1 + selections(x.abs()));
+  CHECK(selections(x.log1p()) == 1 + selections(x.abs()));
+}
+
+namespace {
+
+Tensor scores() {
+  const Shape shape{1, 8, 2048, 64};
+  const Tensor q = memory(shape, kBF16), k = memory(shape, kBF16);
+  return q.matmul(k.transpose(-2, -1), kF32) * 0.125;
+}
+std::string chain_of(const Tensor& weights) {
+  const Tensor values = memory({1, 8, 2048, 64}, kBF16);
+  const std::string text = first_kernel(weights.to(kBF16).matmul(values), kGpus[0], true);
+  REQUIRE(count(text, "products_wait") > 0);
+  return text;
+}
+constexpr size_t kScores = 64;  // of a thread
+
+}  // namespace
+
+TEST_CASE("a mask beside products selects each score once") {
+  const Tensor mask = memory({2048, 2048}, kF32) > 0;
+  const std::string text = chain_of(where(mask, scores(), -INFINITY).softmax(-1));
+  CAPTURE(text);
+  CHECK(count(text, " ? ") >= kScores);
+  CHECK(count(text, " ? ") < kScores * 3 / 2);
+}
+
+TEST_CASE("caps and sigmoids of scores divide by what is known to have an inverse") {
+  for (const Tensor& weights : {scores().sigmoid(), (scores() / 20).tanh().softmax(-1)}) {
+    const std::string text = chain_of(weights);
+    CAPTURE(text);
+    CHECK(count(text, " inverse(") >= kScores);
+    CHECK(count(text, "size_of(") >= kScores);
+  }
+  CHECK(count(chain_of((scores().exp2() + 1).reciprocal()), " inverse(") == 0);  // may be infinite
+}
+
+TEST_CASE("what is added to scores is loaded in pairs before the products are waited for") {
+  const std::string text = chain_of((scores() + memory({2048, 2048})).softmax(-1));
+  CAPTURE(text);
+  CHECK(count(text, "const f32x2*)(b") == kScores / 2);
+  CHECK(text.rfind("const f32x2*)(b") < text.find("products_wait<0>();\n    settle"));
 }

@@ -21,21 +21,28 @@ using Numbers = std::vector<double>;
 
 Numbers numbers(const Tensor& t) { return evaluate(t.node()).numbers(); }
 
-std::vector<int64_t> block(int64_t counter0, int64_t counter1, int64_t key0, int64_t key1) {
+std::vector<int64_t> block(int64_t counter0, int64_t counter1, int64_t key0, int64_t key1,
+                           int rounds = 20) {
   const auto word = [](int64_t v) { return Tensor::full({}, v, kU32); };
-  const RandomWords w = threefry2x32(word(key0), word(key1), word(counter0), word(counter1));
+  const RandomWords w =
+      threefry2x32(word(key0), word(key1), word(counter0), word(counter1), rounds);
   return {evaluate(w.first.node()).integers()[0], evaluate(w.second.node()).integers()[0]};
 }
 
 }  // namespace
 
-// Random123's file kat_vectors, lines "threefry2x32 20".
+// Random123's file kat_vectors, lines "threefry2x32 20" and "threefry2x32 13".
 TEST_CASE("the generator gives the published known answers") {
   CHECK(block(0, 0, 0, 0) == std::vector<int64_t>{0x6b200159, 0x99ba4efe});
   CHECK(block(0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff) ==
         std::vector<int64_t>{0x1cb996fc, 0xbb002be7});
   CHECK(block(0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344) ==
         std::vector<int64_t>{0xc4923a9c, 0x483df7a0});
+  CHECK(block(0, 0, 0, 0, 13) == std::vector<int64_t>{0x9d1c5ec6, 0x8bd50731});
+  CHECK(block(0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 13) ==
+        std::vector<int64_t>{0xfd36d048, 0x2d17272c});
+  CHECK(block(0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 13) ==
+        std::vector<int64_t>{0xba3e4725, 0xf27d669e});
 }
 
 TEST_CASE("the same seed gives the same numbers and another call gives others") {
@@ -183,6 +190,34 @@ TEST_CASE("every bit of a word is one half of the time") {
     const double ones = ((words >> bit) & 1).to(kI64).sum().item<int64_t>();
     CHECK(std::abs(ones / kMany - 0.5) < 2.5 / std::sqrt(static_cast<double>(kMany)));
   }
+}
+
+TEST_CASE("bools are as often true as asked, whatever their neighbours are") {
+  manual_seed(8);
+  // Elements of a block, of the next one in a row, of the next row.
+  const auto depend = [](const Numbers& x, double p, size_t lag) {
+    double sum = 0;
+    for (size_t i = lag; i < x.size(); ++i) sum += (x[i] - p) * (x[i - lag] - p);
+    return std::abs(sum) / (static_cast<double>(x.size()) * p * (1 - p));
+  };
+  for (const Shape& shape : {Shape{kMany}, Shape{kMany / 48, 48}, Shape{kMany / 37, 37},
+                             Shape{kMany / 16, 4, 4}, Shape{kMany / 3, 3}})
+    for (const double p : {0.001, 0.1, 0.5, 0.8}) {
+      CAPTURE(p);
+      CAPTURE(shape.back());
+      const Numbers x = sample(random_bools(shape, p).to(kF32).flatten());
+      REQUIRE(x.size() == static_cast<size_t>(numel(shape)));
+      const double error = 1 / std::sqrt(static_cast<double>(x.size()));
+      const double mean = std::accumulate(x.begin(), x.end(), 0.0) * error * error;
+      CHECK(std::abs(mean - p) < 4 * std::sqrt(p * (1 - p)) * error);
+      for (const size_t lag : {1, 2, 7, 8, 9, 16, 37, 48, 64})
+        CHECK(depend(x, p, lag) < 5 * error / std::sqrt(std::min(1.0, p * 100)));
+    }
+  CHECK(random_bools({5000}, 1).all().item<bool>());
+  CHECK(!random_bools({5000}, 0).any().item<bool>());
+  CHECK(random_bools({3, 0}, 0.5).numel() == 0);
+  CHECK(sample(random_bools({64}, 0.5).to(kF32)) != sample(random_bools({64}, 0.5).to(kF32)));
+  CHECK_THROWS_WITH(random_bools({4}, 1.5), "random_bools: 1.5 is no probability");
 }
 
 TEST_CASE("numbers do not depend on their neighbours, nor on other calls and seeds") {

@@ -503,6 +503,9 @@ TEST_CASE("dropout on several devices drops what it drops on one") {
   CHECK(dropped(x.shard(kThree, 0)) == dropped(x));
   CHECK(dropped(x.shard(kTwo, 1)) == dropped(x));
   CHECK(dropped(x.to("CPU:2")) == dropped(x));
+  const Tensor wide = numbers({3, 40});  // rows of random blocks of their own
+  CHECK(dropped(wide.shard(kThree, 0)) == dropped(wide));
+  CHECK(dropped(wide.shard(kTwo, 1)) == dropped(wide));
   CHECK(copies_of(dropout(on({8, 8}, kTwo, 0), 0.5, true)) == 2);  // of the generator's state
 }
 

@@ -40,11 +40,11 @@ Tensor take_state(int64_t blocks) {
   return random_device().empty() ? state : state.to(random_device());
 }
 
-RandomWords blocks_at(const Tensor& state, const Tensor& block) {
+RandomWords blocks_at(const Tensor& state, const Tensor& block, int rounds = 20) {
   const Tensor low = state.narrow(0, 2, 1) + block;  // wraps around, and then carries
   const Tensor carry = (low < block).to(kU32);
   return threefry2x32(state.narrow(0, 0, 1), state.narrow(0, 1, 1), low,
-                      state.narrow(0, 3, 1) + carry);
+                      state.narrow(0, 3, 1) + carry, rounds);
 }
 
 // --- Arithmetic that is the same to the bit on every device -------------------------------------
@@ -142,11 +142,11 @@ std::vector<uint32_t> next_random_state(int64_t blocks) {
 }
 
 RandomWords threefry2x32(const Tensor& key0, const Tensor& key1, const Tensor& counter0,
-                         const Tensor& counter1) {
+                         const Tensor& counter1, int rounds) {
   constexpr int kRotations[8] = {13, 15, 26, 6, 17, 29, 16, 24};
   const Tensor keys[3] = {key0, key1, key0 ^ key1 ^ Tensor::full({}, 0x1BD11BDA, kU32)};
   Tensor x = counter0 + key0, y = counter1 + key1;
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     x = x + y;
     y = rotate_left(y, kRotations[round % 8]) ^ x;
     if (round % 4 != 3) continue;
@@ -202,7 +202,7 @@ Tensor random_bools(const Shape& shape, double p) {
   const Shape own{rows, wide / kTogether, 1, 4, 1}, all{rows, wide / kTogether, 2, 4, 2};
   // The blocks of all elements: kernels compute one for each and find that some are the same.
   const Tensor block = Tensor(build::iota(blocks, kU32)).reshape(own).expand(all);
-  const RandomWords w = blocks_at(take_state(blocks), block);
+  const RandomWords w = blocks_at(take_state(blocks), block, 13);
   const Tensor word = where(Tensor::arange(2).reshape({2, 1, 1}) == 0, w.first, w.second);
   const Tensor number = (word >> Tensor::arange(2).to(kU32) * 16) & 0xffff;
   const Tensor drawn = number < static_cast<int64_t>(std::llround(std::ldexp(p, 16)));

@@ -28,9 +28,10 @@ struct RandomWords {
   Tensor first, second;  // u32
 };
 
-// The two words of the blocks with these keys and counters: u32 tensors that broadcast.
+// The two words of the blocks with these keys and counters: u32 tensors that broadcast. `rounds`:
+// 13 are the fewest that pass all tests of the paper; more are a margin.
 RandomWords threefry2x32(const Tensor& key0, const Tensor& key1, const Tensor& counter0,
-                         const Tensor& counter1);
+                         const Tensor& counter1, int rounds = 20);
 
 // The next `n` blocks of the stream, u32 [n] each; the counter advances by n. Below 2^32.
 RandomWords random_blocks(int64_t n);
@@ -39,7 +40,7 @@ RandomWords random_blocks(int64_t n);
 Tensor random_words(int64_t n);
 
 // Bools, true with the probability p in [0, 1], rounded to a multiple of 2^-16: a block of the
-// stream gives four of them. Rows (of the last axis) of 16 or more begin with a block of their own.
+// stream, of 13 rounds, gives four of them. Rows (of the last axis) of 16 or more begin with a block of their own.
 Tensor random_bools(const Shape& shape, double p);
 
 }  // namespace tiny
