@@ -205,8 +205,8 @@ Tensor random_bools(const Shape& shape, double p) {
   const RandomWords w = blocks_at(take_state(blocks), block, 13);
   const Tensor word = where(Tensor::arange(2).reshape({2, 1, 1}) == 0, w.first, w.second);
   const Tensor number = (word >> Tensor::arange(2).to(kU32) * 16) & 0xffff;
-  const Tensor drawn = number < static_cast<int64_t>(std::llround(std::ldexp(p, 16)));
-  return drawn.reshape({rows, wide}).narrow(1, 0, width).reshape(shape);
+  const Tensor drawn = number.reshape({rows, wide}).narrow(1, 0, width).reshape(shape);
+  return drawn < static_cast<int64_t>(std::llround(std::ldexp(p, 16)));
 }
 
 // --- Distributions ------------------------------------------------------------------------------
