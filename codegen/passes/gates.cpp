@@ -321,39 +321,43 @@ Node exact_exponentials(Node sink) {
   });
 }
 
-// Not -infinity: m itself where it is known to be none.
-Node finite(Node m) {
-  const bool is_finite = m->op == Op::Where && m->src(1)->is_const(0) && is_infinite(m->src(0), m->src(2));
-  Node none = constant(kF32, -INFINITY);
-  return is_finite ? m
-                   : make(Op::Where, kF32,
-                          {make(Op::Eq, kBool, {m, none}), constant(kF32, 0), m});
-}
-
 bool is_positive(Node c) {
   if (c->op == Op::Where) return is_positive(c->src(1)) && is_positive(c->src(2));
   return c->is_const() && c->float_value() > 0;
 }
 
-// k x + -(k m) for a power of which the condition tells whether it is 0, by x: -infinity where it
-// is. nullptr for any other value.
+// Not -infinity: m itself where it is known to be none.
+Node finite(Node m) {
+  if (m->op == Op::Where && m->src(1)->is_const(0) && is_infinite(m->src(0), m->src(2))) return m;
+  Node none = make(Op::Eq, kBool, {m, constant(kF32, -INFINITY)});
+  return make(Op::Where, kF32, {none, constant(kF32, 0), m});
+}
+
+// Whether a value is made of an extremum that the kernel itself finds.
+bool has_extremum(Node m) {
+  if (m->op == Op::Reduce || m->op == Op::Prefix) return m->arg<OpArg>().op == Op::Max;
+  return is_elementwise(m->op) && std::ranges::any_of(m->srcs(), has_extremum);
+}
+
+// k x - k m for a power of which the condition tells whether it is 0: of x that is selected, and
+// -infinity elsewhere, as it is for its maximum m. nullptr where m is another number.
 Node masked_exponent(Node value, Node condition) {
   if (value->op != Op::MulAdd && value->op != Op::Add) return nullptr;
   Node negative = value->srcs().back(), factor = value->op == Op::MulAdd ? value->src(1) : nullptr;
   if (negative->op != Op::Neg || (factor && !is_positive(factor))) return nullptr;
   Node m = negative->src(0), x = value->src(0);
+  if (!has_extremum(m)) return nullptr;
   std::vector<Node> factors;
   for (; m->op == Op::Mul; m = m->src(0)) {
     if (!is_positive(m->src(1))) return nullptr;
-    factors.insert(factors.begin(), m->src(1));
+    factors.push_back(m->src(1));
   }
   m = finite(m);
-  for (Node f : factors) m = make(Op::Mul, kF32, {m, f});
-  x = make(Op::Where, kF32, {condition, x, constant(kF32, -INFINITY)});
-  std::vector<Node> srcs{x};
-  if (factor) srcs.push_back(factor);
-  srcs.push_back(make(Op::Neg, kF32, {m}));
-  return make(value->op, kF32, srcs);
+  for (size_t i = factors.size(); i-- > 0;) m = make(Op::Mul, kF32, {m, factors[i]});
+  std::vector<Node> srcs(value->srcs().begin(), value->srcs().end());
+  srcs.front() = make(Op::Where, kF32, {condition, x, constant(kF32, -INFINITY)});
+  srcs.back() = make(Op::Neg, kF32, {m});
+  return with_sources(value, srcs);
 }
 
 // The gates of loads in the words of the selections of what is loaded.

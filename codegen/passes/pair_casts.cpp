@@ -72,7 +72,7 @@ NodeMap<Node> find_neighbours(Node sink) {
   std::map<std::pair<Node, Node>, std::map<int64_t, Node>> places;
   for (Node n : all_of(sink, Op::Load)) {
     const bool is_plain = n->num_src == 2 && n->dtype.lanes == 1 && n->src(1)->dtype.lanes == 1 &&
-                          n->src(0)->op == Op::Param && !n->dtype.is_bool();
+                          n->src(0)->op == Op::Param;
     if (!is_plain || contains(written, n->src(0))) continue;
     const Place p = place_of(n);
     places[{p.param, p.first}][p.offset] = n;
