@@ -41,8 +41,7 @@ class Waiting {
     NodeMap<char> out;
     for (size_t i = end_; i-- > first();) {
       Node n = body_[i];
-      if (n->is(Op::Load) && !waits_.contains(n) && reads_memory(program, n))
-        out[n] = 1;
+      if (n->is(Op::Load) && !waits_.contains(n) && reads_memory(program, n)) out[n] = 1;
       if (out.contains(n))
         for (Node s : n->srcs()) out[s] = 1;
     }

@@ -249,10 +249,8 @@ Node with_added_products(Node sink) {
     const bool less = now->op == Op::Sub;
     Node a = now->src(0), b = now->src(1);
     const auto negative = [&](Node n) { return less ? make(Op::Neg, kF32, {n}) : n; };
-    if (is_added_product(a))
-      return make(Op::MulAdd, kF32, {a->src(0), a->src(1), negative(b)});
-    if (is_added_product(b))
-      return make(Op::MulAdd, kF32, {negative(b->src(0)), b->src(1), a});
+    if (is_added_product(a)) return make(Op::MulAdd, kF32, {a->src(0), a->src(1), negative(b)});
+    if (is_added_product(b)) return make(Op::MulAdd, kF32, {negative(b->src(0)), b->src(1), a});
     return now;
   });
 }
@@ -293,7 +291,8 @@ Node exact_exponential(Node power) {
 // -|u| times a positive number.
 bool is_never_positive(Node x) {
   if (x->op == Op::Mul && x->src(1)->is_const() && x->src(1)->float_value() > 0) x = x->src(0);
-  const bool is_least = x->op == Op::Min && x->src(1)->op == Op::Neg && x->src(1)->src(0) == x->src(0);
+  const bool is_least =
+      x->op == Op::Min && x->src(1)->op == Op::Neg && x->src(1)->src(0) == x->src(0);
   return is_least || of_negative_size(x);
 }
 

@@ -83,7 +83,9 @@ Node all_together(const std::vector<Node>& conditions) {
   }
   Node bit_test = other ? test->src(test->src(0) == other ? 1 : 0) : test;
   Node word = word_of_test(bit_test), bit = bit_test->src(0)->src(1), now = word;
-  const auto selected = [&](Node c, Node a, Node b) { return make(Op::Where, word->dtype, {c, a, b}); };
+  const auto selected = [&](Node c, Node a, Node b) {
+    return make(Op::Where, word->dtype, {c, a, b});
+  };
   if (other) now = selected(other, constant(word->dtype, -1), now);
   for (Node c : conditions) {
     if (c == test) continue;

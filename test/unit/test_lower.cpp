@@ -51,9 +51,10 @@ TEST_CASE("lowering shows each of its passes by name, in order") {
         target_of(Target::Language::C),
         [&](const char* pass, const std::string&) { passes.push_back(pass); });
   CHECK(passes == std::vector<std::string>{"ranges", "simplify", "merge_ranges", "options", "gates",
-                                           "end_loops", "whole_tiles", "masked_powers", "split_scans",
-                                           "vectorize", "unroll", "decompose", "roll_fragments",
-                                           "pair_casts", "index_width", "linearize", "render"});
+                                           "end_loops", "whole_tiles", "masked_powers",
+                                           "split_scans", "vectorize", "unroll", "decompose",
+                                           "roll_fragments", "pair_casts", "index_width",
+                                           "linearize", "render"});
 }
 
 TEST_CASE("a softmax is one kernel that loads its input in three loops of a row") {

@@ -40,7 +40,8 @@ RandomWords random_blocks(int64_t n);
 Tensor random_words(int64_t n);
 
 // Bools, true with the probability p in [0, 1], rounded to a multiple of 2^-16: a block of the
-// stream, of 13 rounds, gives four of them. Rows (of the last axis) of 16 or more begin with a block of their own.
+// stream, of 13 rounds, gives four of them. Rows (of the last axis) of 16 or more begin with a
+// block of their own.
 Tensor random_bools(const Shape& shape, double p);
 
 }  // namespace tiny
