@@ -17,22 +17,24 @@ bool is_fence(Node n) {
 
 bool is_warpgroup_product(Node n) { return n->is(Op::Mma) && mma_unit(n).warpgroup; }
 
-// Of the statements from `begin` on, as far as others move: which depend on products, and the loads
-// among the rest with what they take.
+// Of the statements from `begin` on, as far as others move: which stay behind products, and the
+// loads among the rest with what they take.
 class Waiting {
  public:
   Waiting(const Linear& program, size_t begin) : body_(program.body) {
     for (end_ = begin; end_ < body_.size() && !is_fence(body_[end_]); ++end_) {
       Node n = body_[end_];
-      bool waits = is_warpgroup_product(n) || info(n->op).cls == OpClass::Statement ||
-                   n->is(Op::Reduce) || n->is(Op::Roll);
-      for (Node s : n->srcs()) waits |= waits_.contains(s);
-      if (waits) waits_[n] = 1;
-      if (waits && !is_warpgroup_product(n) && first_ == body_.size()) first_ = end_;
+      bool takes_product = false;
+      for (Node s : n->srcs()) takes_product |= waits_.contains(s);
+      const bool is_product = is_warpgroup_product(n);
+      if (takes_product || is_product || n->is(Op::Reduce) ||
+          info(n->op).cls == OpClass::Statement)
+        waits_[n] = 1;
+      if (takes_product && !is_product && first_ == body_.size()) first_ = end_;
     }
   }
 
-  // Of statements, the first that waits for a product.
+  // The first that takes a product's result.
   size_t first() const { return std::min(first_, end_); }
   size_t end() const { return end_; }
 

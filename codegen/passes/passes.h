@@ -50,8 +50,8 @@ std::vector<Opt> split_sums(Node sink, const Target& target);
 // normal number are 0. Other powers of x log2(e) become Exp of x, where their last bits count.
 Node lower_gates(Node sink, const Target& target);
 
-// Branches of selections of floats without selections by the same condition in what they alone use:
-// functions say so what a branch is not meant for, and its result is not taken there.
+// Branches of selections without selections of floats by the same condition in what they alone use:
+// functions hide so from a branch what it is not meant for, and its result is not taken there.
 Node without_guards(Node sink);
 
 // Loops (Loop, Reduce, and a CPU's Core) whose gates fail for good from some iteration on, as those
@@ -130,10 +130,11 @@ Node choose_index_width(Node sink, const Target& target);
 // The graph as a linear program: loops nested in the order of range ids, each value computed in the
 // outermost loop that it can be, reductions and stores that can share a loop in one. `branches`:
 // vectors that are loaded with a gate for each lane are printed as such.
-// What a chain of products reads beside them is asked for while the first product goes on.
-void load_early(Linear& program);
-
 Linear linearize(Node sink, std::string name, bool branches = true);
+
+// What a chain of products reads beside them is asked for while a product goes on, ahead of what
+// takes its result.
+void load_early(Linear& program);
 
 // Of the movement node `n`: where its element at the indices `at` comes from in its source. The
 // condition for there to be such an element (Pad) is added to `gate`, nullptr standing for true.

@@ -318,8 +318,9 @@ GruResult gru(const Tensor& x, const Tensor& initial, const std::vector<CellWeig
 
 // --- Dropout -------------------------------------------------------------------------------------
 
-// Zeroes each element with the probability p and scales the others by 1 / (1 - p); x itself where
-// `training` is false. Takes random numbers from the stream of tiny/tensor/random.h.
+// Zeroes each element with the probability p, rounded to a multiple of 2^-16, and scales the others
+// by 1 / (1 - p); x itself where `training` is false. Takes random numbers from the stream of
+// tiny/tensor/random.h.
 Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 
 }  // namespace tiny
