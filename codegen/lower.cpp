@@ -126,7 +126,6 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
   k = log("index_width", Form::Machine, choose_index_width(k, target));
   out.machine = k;
   Linear program = linearize(k, name, !loads_with_masks(target));
-  if (is_chain) load_early(program);
   program.is_gemm = out.choice.is_gemm;
   program.is_chain = is_chain;
   program.streaming = streaming;

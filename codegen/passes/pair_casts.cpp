@@ -64,24 +64,30 @@ Place place_of(Node load) {
   return {load->src(0), at, 0};
 }
 
-// Pairs of elements that lie side by side, from memory that the kernel does not write.
+// Pairs of elements that lie side by side, from memory that the kernel does not write. Of what is
+// there for a row or a column alone a thread has fewer, which would only take their registers
+// early.
 NodeMap<Node> find_neighbours(Node sink) {
+  constexpr size_t kMany = 32;
   std::vector<Node> written;
   for (Node s : sink->srcs())
     if (s->op == Op::Store) written.push_back(s->src(0));
   std::map<std::pair<Node, Node>, std::map<int64_t, Node>> places;
+  std::map<Node, size_t> count;
   for (Node n : all_of(sink, Op::Load)) {
     const bool is_plain = n->num_src == 2 && n->dtype.lanes == 1 && n->src(1)->dtype.lanes == 1 &&
                           n->src(0)->op == Op::Param;
     if (!is_plain || contains(written, n->src(0))) continue;
     const Place p = place_of(n);
     places[{p.param, p.first}][p.offset] = n;
+    ++count[p.param];
   }
   NodeMap<Node> map;
   for (const auto& [place, loads] : places)
     for (const auto& [offset, low] : loads) {
       const auto high = loads.find(offset + 1);
-      if (high == loads.end() || known_factor(low->src(1)) % 2) continue;
+      if (high == loads.end() || known_factor(low->src(1)) % 2 || count[place.first] < kMany)
+        continue;
       Node both = make(Op::Load, low->dtype.vec(2), {low->src(0), low->src(1)});
       for (const int64_t lane : {0, 1})
         map[lane ? high->second : low] =

@@ -119,7 +119,7 @@ Node roll_fragments(Node sink);
 Node pair_casts(Node sink, const Target& target);
 
 // Of a chain of products: elements that lie side by side in memory, which is only read, are loaded
-// together.
+// together where there are many (measurements.md: pair_loads).
 Node pair_loads(Node sink, const Target& target);
 
 // Machine integers in place of the dtype Index, their width proved from bounds: vectors (and on a
@@ -131,10 +131,6 @@ Node choose_index_width(Node sink, const Target& target);
 // outermost loop that it can be, reductions and stores that can share a loop in one. `branches`:
 // vectors that are loaded with a gate for each lane are printed as such.
 Linear linearize(Node sink, std::string name, bool branches = true);
-
-// What a chain of products reads beside them is asked for while a product goes on, ahead of what
-// takes its result.
-void load_early(Linear& program);
 
 // Of the movement node `n`: where its element at the indices `at` comes from in its source. The
 // condition for there to be such an element (Pad) is added to `gate`, nullptr standing for true.

@@ -93,6 +93,33 @@ std::vector<Tensor>& Optimizer::add_numbers(const std::string& name, double valu
   return values;
 }
 
+Tensor& Optimizer::add_row(const std::string& name, double value) {
+  const std::vector<double> values(parameters_.size(), value);
+  Tensor t =
+      Tensor::from(values, {static_cast<int64_t>(values.size())}, parameters_[0].tensor->device());
+  t.realize();  // on each device, before the first step waits for it
+  rows_.push_back(std::make_unique<Row>(Row{name, value, t}));
+  return rows_.back()->value;
+}
+
+Tensor Optimizer::number_of(size_t i, const Tensor& row) const {
+  return row.narrow(0, static_cast<int64_t>(i), 1).reshape({}).to(parameters_[i].tensor->device());
+}
+
+void Optimizer::put_stepped(Tensor& row, const Tensor& next) {
+  const auto n = static_cast<int64_t>(parameters_.size());
+  const auto steps = [&](int64_t i) {
+    return parameters_[static_cast<size_t>(i)].tensor->grad().defined();
+  };
+  Tensor stepped;  // undefined: all have
+  for (int64_t i = 0; i < n; ++i) {
+    if (steps(i)) continue;
+    const Tensor other = detail::position(row.shape(), 0, kI32) != i;
+    stepped = stepped.defined() ? logical_and(stepped, other) : other;
+  }
+  put(row, stepped.defined() ? where(stepped.to(row.device()), next, row.detach()) : next);
+}
+
 void Optimizer::step(std::span<Tensor* const> also) {
   const NoGrad no_grad;
   update();
@@ -144,6 +171,7 @@ std::vector<Tensor*> Optimizer::all_tensors() {
   all.insert(all.end(), others_.begin(), others_.end());
   for (const auto& m : moments_)
     for (Tensor& t : m->values) all.push_back(&t);
+  for (const auto& r : rows_) all.push_back(&r->value);
   all.push_back(&lr_);
   return all;
 }
@@ -157,6 +185,7 @@ void Optimizer::reset() {
   };
   for (const auto& m : moments_)
     for (Tensor& t : m->values) restart(t, m->start);
+  for (const auto& r : rows_) restart(r->value, r->start);
   Tensor::realize(all);
 }
 
@@ -178,6 +207,7 @@ void Optimizer::set_lr(const Tensor& lr) {
 
 StateDict Optimizer::state_dict(const std::string& prefix) {
   StateDict out;
+  for (const auto& r : rows_) out.push_back({prefix + r->name, &r->value});
   for (size_t i = 0; i < parameters_.size(); ++i)
     for (const auto& m : moments_) out.push_back({cat(prefix, i, ".", m->name), &m->values[i]});
   return out;
@@ -243,20 +273,23 @@ AdamBase::AdamBase(const ParameterGroups& tensors, double lr, const AdamOptions&
       beta1_(options.beta1),
       beta2_(options.beta2),
       eps_(options.eps.value_or(eps)),
-      correction1_(add_numbers("correction1", 0)),
-      correction2_(add_numbers("correction2", 0)),
+      correction1_(add_row("correction1", 0)),
+      correction2_(add_row("correction2", 0)),
       m_(add_moments("m")),
       v_(add_moments("v")) {}
 
+// 1 - b^(t+1) = b (1 - b^t) + (1 - b): nothing cancels, as it would in 1 - b^t
+// for b near 1.
+void AdamBase::begin_step() {
+  put_stepped(correction1_, correction1_ * beta1_ + (1 - beta1_));
+  put_stepped(correction2_, correction2_ * beta2_ + (1 - beta2_));
+}
+
 Tensor AdamBase::direction(size_t i, const Tensor& g) {
-  Tensor &m = m_[i], &v = v_[i], &correction1 = correction1_[i], &correction2 = correction2_[i];
-  // 1 - b^(t+1) = b (1 - b^t) + (1 - b): nothing cancels, as it would in 1 - b^t
-  // for b near 1.
-  put(correction1, correction1 * beta1_ + (1 - beta1_));
-  put(correction2, correction2 * beta2_ + (1 - beta2_));
+  Tensor &m = m_[i], &v = v_[i];
   put(m, m * beta1_ + g * (1 - beta1_));
   put(v, v * beta2_ + g.square() * (1 - beta2_));
-  return m / correction1 / ((v / correction2).sqrt() + eps_);
+  return m / number_of(i, correction1_) / ((v / number_of(i, correction2_)).sqrt() + eps_);
 }
 
 Tensor Adam::updated(size_t i, const Tensor& p, const Tensor& g) {

@@ -115,6 +115,12 @@ class Optimizer {
   std::vector<Tensor>& add_moments(const std::string& name);
   // One f64 number for each parameter, likewise.
   std::vector<Tensor>& add_numbers(const std::string& name, double value);
+  // The same in one tensor of shape (parameters), which one kernel takes on.
+  Tensor& add_row(const std::string& name, double value);
+  // Number i of such a row where parameter i is.
+  Tensor number_of(size_t i, const Tensor& row) const;
+  // The row with `next` for the parameters that have a gradient.
+  void put_stepped(Tensor& row, const Tensor& next);
 
  private:
   friend class LossScaler;  // mixed.h
@@ -129,12 +135,18 @@ class Optimizer {
     double start;
     std::vector<Tensor> values;  // one for each parameter
   };
+  struct Row {
+    std::string name;
+    double start;
+    Tensor value;
+  };
   void update();
   std::vector<Tensor*> all_tensors();  // of parameters and of its own
 
   std::vector<Parameter> parameters_;
   std::vector<Tensor*> others_;
   std::vector<std::unique_ptr<Moments>> moments_;
+  std::vector<std::unique_ptr<Row>> rows_;
   double lr_value_;
   Tensor lr_;     // f64, 0-d: a parameter of any dtype gets all the digits that
                   // it can hold
@@ -187,6 +199,7 @@ class AdamBase : public Optimizer {
   // `eps` and `weight_decay`: where the options have none.
   AdamBase(const ParameterGroups& tensors, double lr, const AdamOptions& options, double eps,
            double weight_decay);
+  void begin_step() override;
   // m / (sqrt(v) + eps) after the gradient has been taken in, both corrected.
   Tensor direction(size_t i, const Tensor& g);
 
@@ -194,7 +207,7 @@ class AdamBase : public Optimizer {
 
  private:
   const double beta1_, beta2_, eps_;
-  std::vector<Tensor>&correction1_, &correction2_;  // 1 - beta^t, t: of a parameter's own steps
+  Tensor &correction1_, &correction2_;  // rows of 1 - beta^t, t: of a parameter's own steps
   std::vector<Tensor>&m_, &v_;
 };
 
