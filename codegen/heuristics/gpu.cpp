@@ -53,18 +53,11 @@ class PoolingTuner : GpuTuner {
   // Many results of a small number of elements each, which are not contiguous.
   bool is_windows() const {
     constexpr int64_t kSide = 8, kMax = 64;
-    const Ids shared = shared_loops(), reduced = window();
+    const Ids shared = shared_loops(), reduced = unshared_loops();
     for (int id : reduced)
       if (extent(range(id)) >= kSide || !is_reduced(id)) return false;
     const int64_t elements = size(reduced);
     return elements > 1 && elements <= kMax && size(shared) >= kBlock * target_.cores;
-  }
-  // The ranges of a window's elements.
-  Ids window() const {
-    Ids out;
-    for (int id : loops())
-      if (!is_shared(id)) out.push_back(id);
-    return out;
   }
   bool is_reduced(int id) const {
     for (Node item : items()) {
@@ -82,7 +75,7 @@ class PoolingTuner : GpuTuner {
     constexpr int64_t kElements = 72, kBlocks = 2;  // of a thread; that a multiprocessor is to have
     Ids rest = shared_loops();
     const int v = thread_range(rest), down = overlapping(without(rest, v));
-    const Ids unrolled = window();
+    const Ids unrolled = unshared_loops();
     const int64_t reduced = size(unrolled);
     for (int id : unrolled) bind(id, RangeKind::Unroll);
     make_last(rest, v);

@@ -139,14 +139,6 @@ class ColumnSums : protected GpuTuner {
            all_of(sink_, Op::Reduce).size() == 1;
   }
 
-  // The loops over a column's rows, of whatever is done with them.
-  Ids loops_of_rows() const {
-    Ids out;
-    for (int id : loops())
-      if (!is_shared(id)) out.push_back(id);
-    return out;
-  }
-
   // How many rows a column has that are gone through again for what needs a sum of them, as by a
   // norm of channels (measurements.md: rows_read_again); 0 where that is not so, or their loops
   // differ.
@@ -155,7 +147,7 @@ class ColumnSums : protected GpuTuner {
     bool again = false;
     for (Node item : items()) {
       Ids own;
-      for (int id : loops_of_rows())
+      for (int id : unshared_loops())
         if (contains(item, id)) own.push_back(id);
       if (own.empty()) continue;
       visits.insert(own);
@@ -226,7 +218,7 @@ class ColumnTuner : ColumnSums {
     vector(v, rest);
     const bool full = results / lanes_ >= wanted;
     if (held > 0 && held <= kKept)
-      for (int id : loops_of_rows()) bind(id, RangeKind::Unroll);
+      for (int id : unshared_loops()) bind(id, RangeKind::Unroll);
     unroll_reductions(full ? 8 : 32);  // few threads: more loads in flight in each
     roll_extrema();
     spread(merged(rest), full ? kBlock : 64);

@@ -126,8 +126,9 @@ class StreamRanges : protected GpuTuner {
     constexpr int64_t kMax = 8;
     for (Op op : {Op::FloorMod, Op::TruncMod})
       for (Node n : all_of(sink_, op)) {
-        if (!n->src(1)->is_const() || n->src(1)->int_value() > kMax) continue;
+        if (n->dtype != kIndex || !n->src(1)->is_const()) continue;
         const int64_t divisor = n->src(1)->int_value();
+        if (divisor < 2 || divisor > kMax) continue;
         for (const Sum::Term& t : to_sum(n->src(0)).terms)
           for (int id : rest)
             if (t.atom == range(id) && t.factor == 1 && is_far_apart(id) &&

@@ -389,6 +389,13 @@ GpuTuner::Ids GpuTuner::shared_loops() const {
   return out;
 }
 
+GpuTuner::Ids GpuTuner::unshared_loops() const {
+  Ids out;
+  for (int id : loops())
+    if (!is_shared(id)) out.push_back(id);
+  return out;
+}
+
 int64_t GpuTuner::pow2(int64_t n) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
 }

@@ -154,6 +154,7 @@ class GpuTuner : protected Tuner {
   bool is_sequential(Node r) const;
   Ids loops() const;
   Ids shared_loops() const;
+  Ids unshared_loops() const;  // the others
   // The least power of two that is no less.
   static int64_t pow2(int64_t n);
   // Cuts `amount` iterations off: the id of the inner range, which is `id` itself where the range

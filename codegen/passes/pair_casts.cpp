@@ -64,9 +64,8 @@ Place place_of(Node load) {
   return {load->src(0), at, 0};
 }
 
-// Pairs of elements that lie side by side, from memory that the kernel does not write. Of what is
-// there for a row or a column alone a thread has fewer, which would only take their registers
-// early.
+// Pairs of elements that lie side by side, from memory that the kernel does not write. Few, as of
+// what there is for each row, would only take their registers early.
 NodeMap<Node> find_neighbours(Node sink) {
   constexpr size_t kMany = 32;
   std::vector<Node> written;

@@ -119,6 +119,13 @@ bool is_read_by_row(const FusedKernel& from, const FusedKernel& to, bool gpu, bo
   });
 }
 
+// The last axis of more than one element; the first one where there is none.
+int last_axis(Node n) {
+  int last = n->rank - 1;
+  while (last > 0 && n->shape()[last] == 1) --last;
+  return last;
+}
+
 // Whether the elements of a row lie apart in memory, those of neighbouring rows side by side: as
 // columns do, or the pixels of a channel where channels are innermost. A block that has a row to
 // itself would read, or write, a few bytes of each line.
@@ -129,16 +136,11 @@ bool lie_apart(const FusedKernel& from, const FusedKernel& to) {
       for (int axis : r.axes)
         if (axis >= 0) rows.insert(axis);
   bool apart = false;
-  for (Node out : to.outputs) {
-    int last = out->rank - 1;
-    while (last > 0 && out->shape()[last] == 1) --last;
-    apart |= numel(out->shape()) * 2 >= to.work && rows.count(last);
-  }
+  for (Node out : to.outputs)
+    apart |= numel(out->shape()) * 2 >= to.work && rows.count(last_axis(out));
   for (const Read& r : to.reads) {
     if (numel(r.leaf->shape()) * 2 < to.work) continue;
-    size_t last = r.axes.size() - 1;
-    while (last > 0 && r.leaf->shape()[last] == 1) --last;
-    if (!rows.count(r.axes[last])) return false;
+    if (!rows.count(r.axes[static_cast<size_t>(last_axis(r.leaf))])) return false;
     apart = true;
   }
   return apart;

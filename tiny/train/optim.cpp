@@ -107,15 +107,16 @@ Tensor Optimizer::number_of(size_t i, const Tensor& row) const {
 }
 
 void Optimizer::put_stepped(Tensor& row, const Tensor& next) {
-  const auto n = static_cast<int64_t>(parameters_.size());
-  const auto steps = [&](int64_t i) {
-    return parameters_[static_cast<size_t>(i)].tensor->grad().defined();
-  };
+  const Tensor at = detail::position(row.shape(), 0, kI32);
+  const auto steps = [&](size_t i) { return parameters_[i].tensor->grad().defined(); };
   Tensor stepped;  // undefined: all have
-  for (int64_t i = 0; i < n; ++i) {
-    if (steps(i)) continue;
-    const Tensor other = detail::position(row.shape(), 0, kI32) != i;
-    stepped = stepped.defined() ? logical_and(stepped, other) : other;
+  for (size_t begin = 0, end; begin < parameters_.size(); begin = end) {
+    end = begin + 1;
+    if (steps(begin)) continue;
+    while (end < parameters_.size() && !steps(end)) ++end;
+    const Tensor others =
+        logical_or(at < static_cast<int64_t>(begin), at >= static_cast<int64_t>(end));
+    stepped = stepped.defined() ? logical_and(stepped, others) : others;
   }
   put(row, stepped.defined() ? where(stepped.to(row.device()), next, row.detach()) : next);
 }
