@@ -117,13 +117,14 @@ TEST_CASE("bert fills gaps, and learns from a few labels what texts are about") 
   if (!is_built("bert")) return;
   const test::TemporaryFolder folder("language");
   const CommandResult ended = run_example(
-      "bert", cat(kSmall, " --steps 40 --lr 0.01 --tune-steps 30 --tune-lr 0.01 --folder ",
+      "bert", cat(kSmall, " --steps 150 --lr 0.01 --tune-steps 150 --tune-lr 0.005 --folder ",
                   folder.file("m")));
   REQUIRE_MESSAGE(ended.status == 0, ended.output);
   const double before = number_after(ended.output, "loss of other texts "),
                after = number_after(ended.output, " s: loss of other texts ");
   CHECK(after < 0.8 * before);
-  CHECK(number_after(ended.output, "accuracy ") > 50);  // of four topics
+  // Of four topics: guesses are right in 25 % of all cases, ten seeds in 66 to 99.7 %.
+  CHECK(number_after(ended.output, "accuracy ") > 50);
   const models::Tokenizer tokenizer = models::load_tokenizer(folder.file("m"));
   CHECK(tokenizer.special_ids().mask == 4);
   CHECK(tokenizer.decode(tokenizer.encode("The KEEPER ties a knot.")) == "the keeper ties a knot.");
