@@ -162,8 +162,7 @@ struct RegisterTile {
 // be computed in part, else the tile's rows divide them.
 RegisterTile register_tile(const Target& target, int64_t rows, int64_t vectors, bool extends);
 
-// What a step of a tile's sum costs for each of its products, of which some are beyond the rows:
-// vectors are loaded, and an element for each row, and cost half as much as products.
+// What a step of a tile's sum costs for each of its products, of which some are beyond the rows.
 double step_cost(int64_t rows, const RegisterTile& tile);
 
 // How much longer the products of a tile take than those of one with few loads beside them.

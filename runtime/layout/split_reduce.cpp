@@ -91,16 +91,22 @@ Split split_for_threads(Node n, ReduceKind kind, int innermost, const Target& ta
 }
 
 // A GEMM that sums over more than L2 holds, into few results, would read its operands again for
-// each tile of results: split-K goes through them in slices that fit.
+// each tile of results: split-K goes through them in slices that fit. Where one of them stays in L2
+// a core reads each panel of the other once: parts would only be stored and added up
+// (measurements.md: split_for_caches).
 Split split_for_caches(Node n, const Target& target) {
-  int64_t bytes = 0;
+  constexpr int64_t kBusy = 1024;  // results of a core
+  int64_t bytes = 0, least = INT64_MAX;
   for (Node s : n->src(0)->srcs()) {
-    while (is_view(s)) s = s->src(0);
+    int64_t read = numel(s->shape());
+    for (; is_view(s); s = s->src(0)) read = std::min(read, numel(s->src(0)->shape()));
     bytes += numel(s->shape()) * s->dtype.size();
+    least = std::min(least, read * s->dtype.size());
   }
-  const int64_t results = numel(n->shape()) * n->dtype.size();
+  const int64_t count = numel(n->shape()), results = count * n->dtype.size();
   const int64_t room = target.l2_bytes / 2;
   if (bytes < 4 * room || results > room) return {};
+  if (least <= room && count >= kBusy * target.cores) return {};
   int axis = 0;
   while (!is_reduced(n, axis) || n->src(0)->shape()[axis] == 1) ++axis;
   const int64_t wanted = std::min<int64_t>(64, std::max<int64_t>(2, bytes / room));

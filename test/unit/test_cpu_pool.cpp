@@ -1,6 +1,7 @@
 #include "devices/cpu/thread_pool.h"
 
 #include <doctest/doctest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,19 +56,72 @@ TEST_CASE("parallel_for does every element once with 1 to 4 threads") {
       Marks marks(n);
       pool.parallel_for(n, mark, &marks);
       CHECK(marks.count == std::vector<int>(n, 1));
-      CHECK(marks.calls == std::min<int64_t>(n, threads));
+      CHECK(marks.calls == (threads == 1 ? n > 0 : std::min<int64_t>(n, 8 * threads)));
     }
   }
 }
 
-TEST_CASE("parallel_for cuts a range into chunks whose sizes differ by at most one") {
+TEST_CASE("parallel_for cuts a range into pieces whose sizes differ by at most one") {
   CpuPool pool(4);
-  Marks marks(10);
-  pool.parallel_for(10, mark, &marks);
-  REQUIRE(marks.calls == 4);
-  std::sort(marks.chunks.begin(), marks.chunks.begin() + 4);
-  const std::vector<std::pair<int64_t, int64_t>> expected{{0, 3}, {3, 6}, {6, 8}, {8, 10}};
-  CHECK(std::vector(marks.chunks.begin(), marks.chunks.begin() + 4) == expected);
+  Marks marks(70);
+  pool.parallel_for(70, mark, &marks);
+  REQUIRE(marks.calls == 32);
+  std::sort(marks.chunks.begin(), marks.chunks.begin() + 32);
+  int64_t at = 0;
+  for (int i = 0; i < 32; i++) {
+    const auto [begin, end] = marks.chunks[i];
+    CHECK(begin == at);
+    CHECK((end - begin == 2 || end - begin == 3));
+    at = end;
+  }
+  CHECK(at == 70);
+}
+
+TEST_CASE("workers may run wherever the caller may") {
+  struct Processors {
+    std::thread::id caller = std::this_thread::get_id();
+    cpu_set_t own;
+    std::atomic<int> by_workers{0}, alike{0};
+  } all;
+  REQUIRE(sched_getaffinity(0, sizeof(all.own), &all.own) == 0);
+  CpuPool pool(2);
+  for (int i = 0; i < 50; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    pool.parallel_for(
+        64,
+        [](void* context, int64_t, int64_t) {
+          auto& a = *static_cast<Processors*>(context);
+          cpu_set_t now;
+          sched_getaffinity(0, sizeof(now), &now);
+          if (std::this_thread::get_id() == a.caller) return std::this_thread::yield();
+          ++a.by_workers;
+          a.alike += CPU_EQUAL(&now, &a.own) ? 1 : 0;
+        },
+        &all);
+  }
+  CHECK(all.by_workers == all.alike);
+}
+
+TEST_CASE("what a slow thread has not begun is done by others") {
+  struct Slow {
+    std::thread::id caller = std::this_thread::get_id();
+    std::atomic<int> by_worker{0}, begun{0};
+  } slow;
+  CpuPool pool(2);
+  pool.parallel_for(
+      16,
+      [](void* context, int64_t begin, int64_t end) {
+        auto& s = *static_cast<Slow*>(context);
+        s.begun += static_cast<int>(end - begin);
+        const bool is_caller = std::this_thread::get_id() == s.caller;
+        if (!is_caller) s.by_worker += static_cast<int>(end - begin);
+        // The worker does not end before all pieces have begun; the caller waits for the worker.
+        while (!is_caller && s.begun < 16) std::this_thread::yield();
+        while (is_caller && s.by_worker == 0) std::this_thread::yield();
+      },
+      &slow);
+  CHECK(slow.begun == 16);
+  CHECK(slow.by_worker == 1);
 }
 
 TEST_CASE("parallel_for does nothing for a negative extent") {
