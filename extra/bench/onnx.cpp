@@ -50,16 +50,11 @@ void measure(const Row& row) {
   Tensor y = step(x);
   OnnxPeer peer(path, threads, model.inputs(), {x});
   std::vector<double> own, theirs;
-  // Threads of the one that had its turn may wait for more work on the other's cores: a pause.
-  const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); };
   for (int i = -2; i < row.runs; ++i) {
-    pause();
     const double start = bench::seconds();
     y = step(x);
     y.flatten().narrow(0, 0, 1).to_vector<float>();  // waits
-    const double mine = (bench::seconds() - start) * 1e3;
-    pause();
-    const double other = peer.run();
+    const double mine = (bench::seconds() - start) * 1e3, other = peer.run();
     if (i < 0) continue;
     own.push_back(mine);
     theirs.push_back(other);
