@@ -271,7 +271,7 @@ class CpuTuner : CpuStreams {
   // loop that only this depends on run at a time, each of which reads a stream of its own
   // (measurements.md: read_streams).
   void read_streams(int vid, int64_t vectors) {
-    constexpr int64_t kStreams = 8, kPieces = 4;  // at a time; of a core's work
+    constexpr int64_t kStreams = 4, kPieces = 4;  // at a time; of a core's work
     for (Node r : ranges_) {
       const int id = range_id(r);
       if (kind(r) != RangeKind::Loop || id == vid || has_length(sink_, r)) continue;

@@ -242,7 +242,7 @@ void LlvmPrinter::store_one(Node param, DType t, Str bits, Str index, int align)
 // Asks a CPU for what comes after what is read once, a good many iterations ahead: its own guesses
 // end with each page, and it makes few for many streams at a time (measurements.md: read_streams).
 void LlvmPrinter::prefetch(Node load) {
-  constexpr int kAhead = 2048;  // bytes
+  constexpr int kAhead = 1024;  // bytes
   const Node param = load->src(0);
   if (target_.kind != Target::Kind::Cpu || slot_of(param) >= 64 || ends_.empty() ||
       !(program_.streaming >> slot_of(param) & 1))
