@@ -148,15 +148,20 @@ void CpuPool::serve(Worker& worker, int64_t part) {
   }
 }
 
-// The pieces of a thread's own part, then those that are left of the others'.
+// The pieces of a thread's own part, then those that are left: the caller, which has to wait for
+// all of them, looks after all parts, a worker after two more, since each look may wait for memory.
 void CpuPool::work(int64_t part) {
+  constexpr int64_t kLooks = 3;
   const auto [body, context, parts, processor] = loop_;
-  for (int64_t i = 0; i < parts; i++) {
+  for (int64_t i = 0; i < (part == 0 ? parts : std::min(parts, kLooks)); i++) {
     Share& share = share_of((part + i) % parts);
     const int64_t size = share.end - share.begin;
-    for (int64_t p; (p = share.next.fetch_add(1, std::memory_order_relaxed)) < share.pieces;)
-      body(context, share.begin + part_begin(size, share.pieces, p),
-           share.begin + part_begin(size, share.pieces, p + 1));
+    while (share.next.load(std::memory_order_relaxed) < share.pieces) {
+      const int64_t piece = share.next.fetch_add(1, std::memory_order_relaxed);
+      if (piece >= share.pieces) break;
+      body(context, share.begin + part_begin(size, share.pieces, piece),
+           share.begin + part_begin(size, share.pieces, piece + 1));
+    }
   }
 }
 
