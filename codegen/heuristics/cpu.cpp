@@ -18,12 +18,10 @@ int transposed_rows(const Target& target, int64_t rows, const RegisterTile& tile
   constexpr int64_t kMax = 8;
   const int64_t most =
       std::min({kMax, rows, target.vector_registers * 3 / 4 / int64_t{tile.vectors}});
-  int64_t best = 1;
-  for (int64_t r = 2; r <= most; ++r)
-    if ((extends || rows % r == 0) && step_cost(rows, {static_cast<int>(r), tile.vectors}) <
-                                          step_cost(rows, {static_cast<int>(best), tile.vectors}))
-      best = r;
-  return static_cast<int>(best);
+  std::vector<RegisterTile> tiles{{1, tile.vectors}};
+  for (int r = 2; r <= most; ++r)
+    if (extends || rows % r == 0) tiles.push_back({r, tile.vectors});
+  return fastest(tiles, [&](const RegisterTile& t) { return step_cost(rows, t); })->rows;
 }
 
 // The end of every choice: which loop is divided among the cores, and the order of all.
@@ -42,7 +40,7 @@ class CpuLoops : protected Tuner {
       if (kind(r) == RangeKind::Loop && (shared >> range_id(r) & 1) && range_id(r) != strip_)
         loops.push_back(range_id(r));
     if (loops.empty()) return order(-1);
-    if (const auto at = std::find(loops.begin(), loops.end(), first_); at != loops.end())
+    if (const auto at = std::ranges::find(loops, first_); at != loops.end())
       std::rotate(loops.begin(), at, at + 1);
     const auto ends_early = [&](int id) { return has_length(sink_, range(id)); };
     while (loops.size() > 1 && extent(range(loops[0])) < kEnough && go_together(loops) &&
@@ -60,9 +58,8 @@ class CpuLoops : protected Tuner {
 
   bool go_together(const std::vector<int>& loops) const {
     const auto all = items();
-    return std::all_of(all.begin(), all.end(), [&](Node item) {
-      return contains(item, loops[0]) == contains(item, loops[1]);
-    });
+    return std::ranges::all_of(
+        all, [&](Node item) { return contains(item, loops[0]) == contains(item, loops[1]); });
   }
 
   void order(int core) {
@@ -166,9 +163,9 @@ class CpuStreams : protected CpuLoops {
         return a.node->op == Op::Load && stride(a.node, range_id(r)) == extent(range(id));
       };
       if (kind(r) != RangeKind::Loop || kind(range(id)) != RangeKind::Vector ||
-          std::none_of(accesses_.begin(), accesses_.end(), goes_on))
+          std::ranges::none_of(accesses_, goes_on))
         continue;
-      return unroll_split(range_id(r), best_unroll(extent(r), kFragments));
+      return unroll_split(range_id(r), largest_divisor(extent(r), kFragments));
     }
   }
 
@@ -176,13 +173,13 @@ class CpuStreams : protected CpuLoops {
   // ones would read all of memory in pieces, wider ones write to more than the caches hold.
   void make_strip(int id) {
     constexpr int64_t kStrip = 8;  // turns of the vectors
-    const bool ordered = std::any_of(ranges_.begin(), ranges_.end(),
-                                     [&](Node r) { return kind(r) == RangeKind::Reduce; });
+    const bool ordered =
+        std::ranges::any_of(ranges_, [&](Node r) { return kind(r) == RangeKind::Reduce; });
     Node turn = range(id);
     if (!ordered || !all_of(sink_, Op::Reduce).empty()) return;
     if (!turn || kind(turn) != RangeKind::Loop) return;  // one vector has it all
     const int64_t turns = extent(turn), most = turns / (2 * target_.cores);
-    const int64_t width = best_unroll(turns, std::min(kStrip, most));
+    const int64_t width = largest_divisor(turns, std::min(kStrip, most));
     if (width < 2) return;
     strip_ = split(id, width);
   }
@@ -209,7 +206,7 @@ class CpuStreams : protected CpuLoops {
         if (!jumps || step(Op::Store, a) <= step(Op::Store, b)) continue;
         if (!blocks || extent(b) > extent(blocks)) blocks = b;
       }
-    const int64_t rows = blocks ? best_unroll(extent(blocks), kRows) : 0;
+    const int64_t rows = blocks ? largest_divisor(extent(blocks), kRows) : 0;
     if (rows < 2 || rows == extent(blocks)) return;
     first_ = range_id(blocks);
     strip_ = split(first_, rows);
@@ -252,7 +249,7 @@ class CpuTuner : CpuStreams {
     choice_.is_gemm = u != nullptr;
     if (!u && slide(vid, lanes)) return;
     if (!u) {
-      const int64_t together = best_unroll(vectors, 4);
+      const int64_t together = largest_divisor(vectors, 4);
       vector_split(vid, lanes, static_cast<int>(together));
       return read_streams(vid, together);
     }
@@ -310,7 +307,8 @@ class CpuTuner : CpuStreams {
     for (int id : taps) bind(id, RangeKind::Unroll);
     vector_split(vid, lanes, 1);
     if (iterations(sink_->src(0)) > kFar) return true;
-    const int64_t n = extent(range(u)), strips = ceil_div(n, kRows), each = best_unroll(n, kRows);
+    const int64_t n = extent(range(u)), strips = ceil_div(n, kRows),
+                  each = largest_divisor(n, kRows);
     bind_piece(u, 2 * each >= kRows ? each : ceil_div(n, strips), RangeKind::Unroll);
     return true;
   }
@@ -340,7 +338,7 @@ class CpuTuner : CpuStreams {
              stride(store, uid) == 1;
     };
     const auto stores = sink_->srcs();
-    return joins_stores(target_) && std::any_of(stores.begin(), stores.end(), is_across);
+    return joins_stores(target_) && std::ranges::any_of(stores, is_across);
   }
 
   // Whether the other loops are those of a batch, which both factors walk along.

@@ -18,18 +18,14 @@ namespace {
 // and takes as long as that or as its loads.
 RegisterTile tiles_at_once(int64_t rows, int64_t columns) {
   constexpr int64_t kTiles = 8;
-  RegisterTile best;
-  double least = 0;
+  std::vector<RegisterTile> tiles;
   for (int y = 1; y <= std::min<int64_t>(3, rows); ++y)
-    for (int x = 1; x <= std::min<int64_t>(3, columns); ++x) {
-      if (y * x + y + x > kTiles) continue;
-      const auto whole = static_cast<double>(ceil_div(rows, y) * ceil_div(columns, x));
-      const double t = whole * static_cast<double>(y * x + y + x);
-      if (best.rows && t >= least) continue;
-      best = {y, x};
-      least = t;
-    }
-  return best;
+    for (int x = 1; x <= std::min<int64_t>(3, columns); ++x)
+      if (y * x + y + x <= kTiles) tiles.push_back({y, x});
+  return *fastest(tiles, [&](const RegisterTile& t) {
+    const auto whole = static_cast<double>(ceil_div(rows, t.rows) * ceil_div(columns, t.vectors));
+    return whole * static_cast<double>(t.rows * t.vectors + t.rows + t.vectors);
+  });
 }
 
 class TileTuner : Tuner {
@@ -228,10 +224,8 @@ class CpuChainTuner : Tuner {
     Ids across, sums;
     for (const auto& p : chain.outer) across.push_back(range_id(p.across));
     for (const auto& p : chain.inner) sums.push_back(range_id(p.summed));
-    for (Ids* ids : {&across, &sums}) {
-      std::sort(ids->begin(), ids->end());
-      ids->erase(std::unique(ids->begin(), ids->end()), ids->end());
-    }
+    make_unique(across);
+    make_unique(sums);
     const int columns = piece_of(n, columns_of(chain));
     if (!applied({OptKind::Roll, n, 0, {}})) return false;
     const int rows = piece_of(m, lanes());
@@ -278,7 +272,7 @@ class CpuChainTuner : Tuner {
   // Columns of results: as many as lanes together, so that stores can transpose them; all of a
   // number that nothing divides.
   void unroll(int id) {
-    const int64_t together = best_unroll(size(id), lanes());
+    const int64_t together = largest_divisor(size(id), lanes());
     const int inner = size(id) > lanes() && together > 1 ? piece_of(id, together) : id;
     for (int part : {id, inner})
       if (range(part) && size(part) > 1) bind(part, RangeKind::Unroll);
@@ -286,21 +280,10 @@ class CpuChainTuner : Tuner {
 
   // The loops that the whole chain runs in are divided among the cores.
   bool order() {
-    Ids loops, ids;
-    for (Node r : ranges_)
-      if (kind(r) == RangeKind::Loop && (sink_->ranges & r->ranges)) loops.push_back(range_id(r));
-    for (int id : loops)
-      for (Node s : sink_->srcs())
-        if (!(s->ranges >> id & 1)) return false;
-    const int core = merged(loops);
-    if (core >= 0) {
-      bind(core, RangeKind::Core);
-      ids.push_back(core);
-    }
-    for (RangeKind k : {RangeKind::Loop, RangeKind::Reduce, RangeKind::Unroll, RangeKind::Vector})
-      for (Node r : ranges_)
-        if (kind(r) == k) ids.push_back(range_id(r));
-    apply({OptKind::Order, 0, 0, ids});
+    const auto loops = loops_of_all();
+    if (!loops) return false;
+    if (const int core = merged(*loops); core >= 0) bind(core, RangeKind::Core);
+    order_kinds();
     return true;
   }
 };

@@ -64,7 +64,7 @@ class PoolingTuner : GpuTuner {
       const auto reduced =
           item->op == Op::Reduce ? item->srcs().subspan(1) : std::span<const Node>();
       if ((enclosing(item) >> id & 1) &&
-          std::none_of(reduced.begin(), reduced.end(), [&](Node r) { return range_id(r) == id; }))
+          std::ranges::none_of(reduced, [&](Node r) { return range_id(r) == id; }))
         return false;
     }
     return true;
@@ -92,19 +92,11 @@ class PoolingTuner : GpuTuner {
   // thread_range).
   int thread_range(const Ids& set) const {
     constexpr double kOften = 256;  // that each value is read
-    int best = set.back();
-    double most = 0;
-    for (int id : set) {
-      double score = 0;
-      for (const Access& a : accesses_)
-        if ((a.enclosing >> id & 1) && stride_in_block(a.node, range(id), 4) == 1 &&
-            a.count < kOften * static_cast<double>(elements_of(a.node->src(0))))
-          score += a.count;
-      if (score < most) continue;
-      best = id;
-      most = score;
-    }
-    return best;
+    const int best = range_of_most(set, [&](int id, const Access& a) {
+      return is_contiguous(a, id) &&
+             a.count < kOften * static_cast<double>(elements_of(a.node->src(0)));
+    });
+    return best < 0 ? set.back() : best;
   }
 
   // The range along which windows that follow one another share elements; -1 for none.
@@ -139,7 +131,10 @@ class ScanTuner : GpuTuner {
   using GpuTuner::GpuTuner;
 
   // A row is read once: several vectors in each thread.
-  Choice run(int along) {
+  std::optional<Choice> run() {
+    const auto scans = all_of(sink_, Op::Prefix);
+    if (scans.empty()) return {};
+    const int along = range_id(scans[0]->src(1));
     constexpr int64_t kTiles = 4, kMaxThreads = 512, kMaxTiles = 64, kLanes = 4;
     Ids outer = without(shared_loops(), along);
     lanes_ = lanes_along(range(along));
@@ -203,10 +198,7 @@ class RowTuner : GpuTuner {
     for (size_t i = 0; i < a.size(); ++i) {
       Node to = range(a[i]), from = range(b[i]);
       if (!to || !from || kind(to) != RangeKind::Loop || to == from) continue;
-      const Opt opt{OptKind::Join, a[i], b[i], {}};
-      if (!is_legal(sink_, opt, target_)) continue;
-      apply(opt);
-      joined = true;
+      joined |= applied({OptKind::Join, a[i], b[i], {}});
     }
     return joined;
   }
@@ -256,8 +248,7 @@ class RowTuner : GpuTuner {
     int64_t iterations = 1;
 
     bool meets(const Class& other) const {
-      return std::any_of(items.begin(), items.end(),
-                         [&](size_t i) { return other.items.count(i) != 0; });
+      return std::ranges::any_of(items, [&](size_t i) { return other.items.count(i) != 0; });
     }
   };
 
@@ -268,7 +259,7 @@ class RowTuner : GpuTuner {
       std::set<size_t> in, reduced;
       for (size_t i = 0; i < all.size(); ++i) {
         const Ids own_ids = own(all[i]);
-        if (std::find(own_ids.begin(), own_ids.end(), id) == own_ids.end()) continue;
+        if (!tiny::contains(own_ids, id)) continue;
         in.insert(i);
         if (!(all[i]->ranges >> id & 1)) reduced.insert(i);
       }
@@ -276,15 +267,14 @@ class RowTuner : GpuTuner {
     }
     std::vector<Class> out;
     for (const auto& [key, ids] : found) out.push_back({ids, key.first, size(ids)});
-    std::stable_sort(out.begin(), out.end(),
-                     [](const Class& a, const Class& b) { return a.iterations > b.iterations; });
+    std::ranges::stable_sort(
+        out, [](const Class& a, const Class& b) { return a.iterations > b.iterations; });
     return out;
   }
 
   // Whether what is computed of a row goes to memory: more work than a sum has with an element.
   bool stores(const Class& c) const {
-    return std::any_of(c.items.begin(), c.items.end(),
-                       [&](size_t i) { return items()[i]->op == Op::Store; });
+    return std::ranges::any_of(c.items, [&](size_t i) { return items()[i]->op == Op::Store; });
   }
 
   void rows() {
@@ -296,8 +286,7 @@ class RowTuner : GpuTuner {
     std::vector<Class> spread_out;
     for (const Class& c : classes()) {
       // An item has threads along one class of its ranges; the others are enclosing loops.
-      if (std::any_of(spread_out.begin(), spread_out.end(),
-                      [&](const Class& other) { return other.meets(c); }))
+      if (std::ranges::any_of(spread_out, [&](const Class& other) { return other.meets(c); }))
         continue;
       row(c, rows, thread, threads);
       spread_out.push_back(c);
@@ -346,8 +335,7 @@ class RowTuner : GpuTuner {
       thread = inner;
       return;
     }
-    const Opt opt{OptKind::Join, thread, inner, {}};
-    if (is_legal(sink_, opt, target_)) apply(opt);
+    applied({OptKind::Join, thread, inner, {}});
   }
 
   // Few results of long sums: too few threads with one for each.
@@ -373,16 +361,8 @@ std::optional<Choice> matrix_choice(Node sink, const Target& target) {
   if (auto options = matrix_options(sink, target); !options.empty()) return Choice{options, true};
   return {};
 }
-std::optional<Choice> scan_choice(Node sink, const Target& target) {
-  if (const auto scans = all_of(sink, Op::Prefix); !scans.empty())
-    return ScanTuner(sink, target).run(range_id(scans[0]->src(1)));
-  return {};
-}
-std::optional<Choice> pooling_choice(Node sink, const Target& target) {
-  return PoolingTuner(sink, target).run();
-}
-std::optional<Choice> row_choice(Node sink, const Target& target) {
-  return RowTuner(sink, target).run();
+template <class Tuner> std::optional<Choice> tuned(Node sink, const Target& target) {
+  return Tuner(sink, target).run();
 }
 
 }  // namespace
@@ -390,8 +370,8 @@ std::optional<Choice> row_choice(Node sink, const Target& target) {
 Choice choose_gpu_options(Node sink, const Target& target) {
   using Heuristic = std::optional<Choice> (*)(Node, const Target&);
   constexpr Heuristic kInOrder[] = {
-      matrix_choice, choose_chain_options,  choose_mma_options, choose_product_options,
-      scan_choice,   choose_stream_options, pooling_choice,     row_choice};
+      matrix_choice,    choose_chain_options,  choose_mma_options,  choose_product_options,
+      tuned<ScanTuner>, choose_stream_options, tuned<PoolingTuner>, tuned<RowTuner>};
   for (const Heuristic choose : kInOrder)
     if (auto choice = choose(sink, target); choice && is_launchable(sink, *choice, target))
       return std::move(*choice);

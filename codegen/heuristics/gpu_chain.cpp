@@ -69,8 +69,7 @@ class ChainTuner : StagingTuner {
     for (const auto& p : chain.inner) unrolled.push_back(range_id(p.summed));
     Ids across;
     for (const auto& p : chain.outer) across.push_back(range_id(p.across));
-    std::sort(across.begin(), across.end());
-    across.erase(std::unique(across.begin(), across.end()), across.end());
+    make_unique(across);
     unrolled.insert(unrolled.end(), across.begin(), across.end());
 
     const int rows = split_off(m, plan.warps_down * plan.down * chain.unit->rows);
@@ -94,17 +93,11 @@ class ChainTuner : StagingTuner {
     if (!bind_blocks(rows == m ? -1 : m, streamed)) return false;
     order_kinds(x);
     if (rows_first_) {
-      Ids all = numbers(ranges_);
+      Ids all = ids_of(ranges_);
       std::swap(all[0], all[1]);
       apply({OptKind::Order, 0, 0, all});
     }
     return true;
-  }
-
-  static Ids numbers(const std::vector<Node>& ranges) {
-    Ids out;
-    for (Node r : ranges) out.push_back(range_id(r));
-    return out;
   }
 
   // Bytes that a block reads along the columns.
@@ -168,8 +161,8 @@ class ChainTuner : StagingTuner {
     for (Node n : all_of(sink_, Op::Reduce))
       for (Node r : n->srcs().subspan(1))
         if (range_id(r) == columns &&
-            (!chain || std::none_of(chain->outer.begin(), chain->outer.end(),
-                                    [&](const auto& p) { return p.reduce == n; })))
+            (!chain ||
+             std::ranges::none_of(chain->outer, [&](const auto& p) { return p.reduce == n; })))
           return true;
     return false;
   }
@@ -183,15 +176,9 @@ class ChainTuner : StagingTuner {
   // streamed, so that the longest ones begin first (end_loops) and the shortest fill the end
   // (measurements.md: ends_by_block). False where some range is of one result alone.
   bool bind_blocks(int rows, int64_t streamed) {
-    Ids all;
-    for (Node r : ranges_)
-      if (kind(r) == RangeKind::Loop && (sink_->ranges & r->ranges) && range_id(r) != rows)
-        all.push_back(range_id(r));
-    for (int id : all)
-      if (!std::all_of(sink_->srcs().begin(), sink_->srcs().end(),
-                       [&](Node s) { return s->ranges >> id & 1; }))
-        return false;
-    const int others = merged(all);
+    const auto all = loops_of_all(rows);
+    if (!all) return false;
+    const int others = merged(*all);
     if (rows >= 0 && range(rows)) bind(rows, RangeKind::Block);
     if (others >= 0 && rows >= 0 && range(rows) && ends_by_block(sink_, target_)) {
       const int64_t size = extent(range(others));

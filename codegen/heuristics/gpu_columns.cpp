@@ -32,8 +32,8 @@ class ColumnSums : protected GpuTuner {
     uint64_t mask = 0;
     for (Node reduce : all_of(sink_, Op::Reduce)) {
       if (is_short(reduce)) continue;
-      if (mask && closed(reduce) != mask) return {};
-      mask = closed(reduce);
+      if (mask && reduced_ranges(reduce) != mask) return {};
+      mask = reduced_ranges(reduce);
     }
     for (int id : loops())
       if ((mask & ~sink_->ranges) >> id & 1) out.push_back(id);
@@ -45,14 +45,14 @@ class ColumnSums : protected GpuTuner {
   bool is_short(Node reduce) const {
     constexpr int64_t kMax = 32, kLonger = 16;
     const Node longest = largest_reduction();
-    const uint64_t own = closed(reduce), all = closed(longest);
+    const uint64_t own = reduced_ranges(reduce), all = reduced_ranges(longest);
     return !(enclosing(reduce) & all) && !(enclosing(reduce) & ~(shared_mask() | own)) &&
            size(ids_of(own)) <= kMax && size(ids_of(own)) * kLonger <= size(ids_of(all));
   }
   Ids short_rows() const {
     uint64_t mask = 0;
     for (Node reduce : all_of(sink_, Op::Reduce))
-      if (is_short(reduce)) mask |= closed(reduce);
+      if (is_short(reduce)) mask |= reduced_ranges(reduce);
     return ids_of(mask);
   }
 
@@ -68,17 +68,8 @@ class ColumnSums : protected GpuTuner {
     }
     return most;
   }
-  bool is_reduced_by_any(Node r) const {
-    const auto reductions = all_of(sink_, Op::Reduce);
-    return std::any_of(reductions.begin(), reductions.end(),
-                       [&](Node reduce) { return closes(reduce, r); });
-  }
+  bool is_reduced_by_any(Node r) const { return !reductions_along(sink_, range_id(r)).empty(); }
 
-  static uint64_t closed(Node reduce) {
-    uint64_t out = 0;
-    for (Node r : reduce->srcs().subspan(1)) out |= r->ranges;
-    return out;
-  }
   Ids ids_of(uint64_t mask) const {
     Ids out;
     for (int id : loops())
@@ -108,26 +99,24 @@ class ColumnSums : protected GpuTuner {
   bool is_matrix_vector() const {
     uint64_t all = 0;
     for (int id : loops()) all |= range(id)->ranges;
-    return std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+    return std::ranges::any_of(accesses_, [&](const Access& a) {
       return a.node->op == Op::Load && (a.node->ranges & all) == all &&
              size(loops()) <= elements_of(a.node->src(0));
     });
   }
 
-  // Loads that a reduction reads, in its loops.
-  std::vector<Access> operands() const {
-    std::vector<Access> out;
-    for (const Access& a : accesses_)
-      if (a.item->op == Op::Reduce && a.node->op == Op::Load) out.push_back(a);
-    return out;
+  // Whether a reduction reads it, in its loops.
+  static bool is_operand(const Access& a) {
+    return a.item->op == Op::Reduce && a.node->op == Op::Load;
   }
   bool depends(const Access& a, int id) const { return a.node->ranges >> id & 1; }
 
   // Reductions of factors that are each used by several results.
   bool is_product() const {
     for (int id : shared_loops())
-      for (const Access& a : operands())
-        if ((a.enclosing >> id & 1) && !depends(a, id) && extent(range(id)) > 1) return true;
+      for (const Access& a : accesses_)
+        if (is_operand(a) && (a.enclosing >> id & 1) && !depends(a, id) && size(id) > 1)
+          return true;
     return false;
   }
 
@@ -178,10 +167,8 @@ class ColumnSums : protected GpuTuner {
       const Op op = n->arg<OpArg>().op;
       return op == Op::Max || op == Op::Min;
     };
-    if (reductions.size() < 2 || !std::all_of(reductions.begin(), reductions.end(), is_extremum))
-      return;
-    const Opt opt{OptKind::Roll, range_id(reductions[0]->src(1)), 0, {}};
-    if (is_legal(sink_, opt, target_)) apply(opt);
+    if (reductions.size() < 2 || !std::ranges::all_of(reductions, is_extremum)) return;
+    applied({OptKind::Roll, range_id(reductions[0]->src(1)), 0, {}});
   }
 };
 
@@ -297,7 +284,7 @@ class ColumnTuner : ColumnSums {
   int rows_below(int flat, int64_t down, int64_t unrolled) {
     constexpr int64_t kGood = 4;
     const int64_t rows = extent(range(flat)), each = ceil_div(rows, down);
-    int64_t some = best_unroll(each, unrolled);
+    int64_t some = largest_divisor(each, unrolled);
     for (int64_t n = kGood; some < kGood && each > unrolled && n > 1; n /= 2)
       if (round_up(each, n) * 8 <= each * 9) some = n;
     const int part = part_of(flat, down * some), below = part_of(part, down);
@@ -312,19 +299,19 @@ class ColumnTuner : ColumnSums {
   void product() {
     choice_.is_gemm = true;
     Ids rest = shared_loops();
-    const int v = best_of(rest, [&](int id, const Access& a) {
-      return extent(range(id)) % 4 == 0 && stride_in_block(a.node, range(id), 4) == 1 &&
+    const int v = range_of_most(rest, [&](int id, const Access& a) {
+      return is_operand(a) && size(id) % 4 == 0 && is_contiguous(a, id) &&
              is_aligned(a, range(id), 4);
     });
     const Ids others = without(rest, v);
-    const int x = best_of(others, [&](int id, const Access& a) {
-      return stride_in_block(a.node, range(id), 4) == 1;
-    });
+    const int x = range_of_most(
+        others, [&](int id, const Access& a) { return is_operand(a) && is_contiguous(a, id); });
     const auto serves_many = [&](int id, const Access& a) {
-      return !depends(a, id) && (v < 0 || depends(a, v)) && best_unroll(extent(range(id)), 8) > 1;
+      return is_operand(a) && !depends(a, id) && (v < 0 || depends(a, v)) &&
+             largest_divisor(size(id), 8) > 1;
     };
-    int u = best_of(without(others, x), serves_many);
-    if (u < 0) u = best_of(others, serves_many);
+    int u = range_of_most(without(others, x), serves_many);
+    if (u < 0) u = range_of_most(others, serves_many);
     const auto [across, down] = tile_of(v, u, size(rest));
     make_last(rest, x >= 0 ? x : v);
     if (down > 1) take(u, down, RangeKind::Unroll, rest);
@@ -335,22 +322,6 @@ class ColumnTuner : ColumnSums {
     }
     unroll_reductions(across * down >= 64 ? 4 : 8);
     spread(merged(rest), kBlock);
-  }
-
-  // The range with the most loads that qualify; -1 where there is none.
-  template <class Qualifies> int best_of(const Ids& ids, Qualifies qualifies) const {
-    int best = -1;
-    double most = 0;
-    for (int id : ids) {
-      double score = 0;
-      for (const Access& a : operands())
-        if ((a.enclosing >> id & 1) && qualifies(id, a)) score += a.count;
-      if (score > 0 && score >= most) {
-        best = id;
-        most = score;
-      }
-    }
-    return best;
   }
 
   // The largest tile that leaves enough threads.
@@ -366,7 +337,7 @@ class ColumnTuner : ColumnSums {
                                 {1, 4},
                                 {1, 2}}) {
       if (across > 1 && (v < 0 || extent(range(v)) % across)) continue;
-      down = u < 0 ? 1 : best_unroll(extent(range(u)), down);
+      down = u < 0 ? 1 : largest_divisor(extent(range(u)), down);
       if (results / (across * down) >= wanted) return {across, down};
     }
     return {1, 1};

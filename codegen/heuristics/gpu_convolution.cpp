@@ -54,8 +54,7 @@ class WindowLoops : protected StagingTuner {
       if (!r->src(0)->is_const()) return false;
     sums_ = ids_of(reduce->srcs().subspan(1));
     for (Node other : all_of(sink_, Op::Reduce))  // the epilogue has ranges of its own
-      for (Node r : other->srcs().subspan(1))
-        if (other != reduce && (p.k & r->ranges)) return false;
+      if (other != reduce && (p.k & reduced_ranges(other))) return false;
     Node factors[2] = {p.a, p.b};
     for (image_ = 0; image_ < 2 && pairs_.empty(); ++image_)
       find_pairs(factors[image_], factors[1 - image_]);
@@ -74,8 +73,8 @@ class WindowLoops : protected StagingTuner {
   }
 
   bool is_paired(int id) const {
-    return std::any_of(pairs_.begin(), pairs_.end(),
-                       [&](const Pair& p) { return p.sum == id || p.result == id; });
+    return std::ranges::any_of(pairs_,
+                               [&](const Pair& p) { return p.sum == id || p.result == id; });
   }
 
   // Lines first, the pixels of one last.
@@ -89,15 +88,15 @@ class WindowLoops : protected StagingTuner {
           pairs_.push_back({s, range_id(r)});
       }
     const std::vector<Node> loads = all_of(image, Op::Load);
-    std::stable_sort(pairs_.begin(), pairs_.end(), [&](const Pair& a, const Pair& b) {
+    std::ranges::stable_sort(pairs_, [&](const Pair& a, const Pair& b) {
       return min_stride(loads, a.sum) > min_stride(loads, b.sum);
     });
   }
 
   static void sort_by_stride(Node factor, Ids& ids) {
     const std::vector<Node> loads = all_of(factor, Op::Load);
-    std::stable_sort(ids.begin(), ids.end(),
-                     [&](int x, int y) { return min_stride(loads, x) > min_stride(loads, y); });
+    std::ranges::stable_sort(
+        ids, [&](int x, int y) { return min_stride(loads, x) > min_stride(loads, y); });
   }
 
   // Sums over all pixels, for each place in a window, rather than the other way round.
@@ -212,7 +211,7 @@ class WindowCost : protected WindowLoops {
       step *= size(pairs_[i].result) + sum - 1;
     }
     t.turns = pixels / unit_->depth;
-    t.steps = best_unroll(t.turns, kMaxSteps);
+    t.steps = largest_divisor(t.turns, kMaxSteps);
     t.bytes = step + pixels * size(rows_);
     return t;
   }
@@ -385,7 +384,7 @@ class WindowTuner : WindowCost {
     // One iteration stays a loop around what is unrolled, which adds to the sums in the matrix
     // units.
     if (size(inner_) > 1)
-      if (const int part = cut(inner_, best_unroll(size(inner_), kMaxSteps)); part >= 0)
+      if (const int part = cut(inner_, largest_divisor(size(inner_), kMaxSteps)); part >= 0)
         bind(part, RangeKind::Unroll);
     for (int id : {rows, columns}) {
       if (id < 0 || !range(id)) continue;
@@ -459,9 +458,7 @@ class WindowTuner : WindowCost {
 
   // Loops that fill stages enclose those that read them.
   Ids sums() const {
-    Ids out;
-    for (Node r : ranges_)
-      if (kind(r) == RangeKind::Reduce && range_id(r) != along_) out.push_back(range_id(r));
+    Ids out = without(ids_of(RangeKind::Reduce), along_);
     if (range(along_)) out.insert(out.begin(), along_);
     return out;
   }

@@ -69,8 +69,8 @@ class MmaTuner : Tuner {
   }
 
   Ids by_distance(Ids ids, uint64_t operand) const {
-    std::stable_sort(ids.begin(), ids.end(),
-                     [&](int x, int y) { return min_stride(operand, x) < min_stride(operand, y); });
+    std::ranges::stable_sort(
+        ids, [&](int x, int y) { return min_stride(operand, x) < min_stride(operand, y); });
     return ids;
   }
 
@@ -176,11 +176,8 @@ class MmaTuner : Tuner {
       bind(all, RangeKind::Block);
     }
     // Sums in the order of their strides: consecutive iterations read neighbours.
-    Ids sums;
-    for (Node r : ranges_)
-      if (kind(r) == RangeKind::Reduce) sums.push_back(range_id(r));
-    sums = by_distance(sums, ~uint64_t{0});
-    std::reverse(sums.begin(), sums.end());
+    Ids sums = by_distance(ids_of(RangeKind::Reduce), ~uint64_t{0});
+    std::ranges::reverse(sums);
     order_kinds(lane_, sums);
     return true;
   }

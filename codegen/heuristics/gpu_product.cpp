@@ -25,7 +25,6 @@ struct ProductPlan {
   int vector = -1;              // the range of the tile along which an operand is loaded in vectors
   std::vector<int> order;       // of the threads' results: the last one lies along the warp
   std::vector<TilePiece> unrolled;  // of the sum
-  int64_t block = 128;
 };
 
 // A load of the sum: its stride along each range.
@@ -77,8 +76,7 @@ class ProductTuner : Tuner {
   bool collect(const Contraction& c) {
     uint64_t elsewhere = 0;
     for (Node n : all_of(sink_, Op::Reduce))
-      for (Node r : n->srcs().subspan(1))
-        if (n != c.reduce) elsewhere |= r->ranges;
+      if (n != c.reduce) elsewhere |= reduced_ranges(n);
     if (c.k & elsewhere) return false;
     for (Node r : ranges_) {
       if (elsewhere & r->ranges) continue;
@@ -130,11 +128,10 @@ class ProductTuner : Tuner {
       for (int vector : vectors(tile))
         for (const auto& order : orders())
           for (const auto& unrolled : unrollings()) {
-            ProductPlan p{tile, vector, order, unrolled, 128};
-            const double t = time(p);
-            if (t < least) {
+            ProductPlan p{tile, vector, order, unrolled};
+            if (const double t = time(p); t < least) {
               least = t;
-              best = p;
+              best = std::move(p);
             }
           }
     return best;
@@ -156,9 +153,9 @@ class ProductTuner : Tuner {
   std::vector<int> vectors(const std::vector<TilePiece>& tile) const {
     std::vector<int> out{-1};
     for (const TilePiece& p : tile)
-      if (p.size % 4 == 0 &&
-          std::any_of(operands_.begin(), operands_.end(),
-                      [&](const LoadOperand& o) { return has_vectors(o, p.id); }))
+      if (p.size % 4 == 0 && std::ranges::any_of(operands_, [&](const LoadOperand& o) {
+            return has_vectors(o, p.id);
+          }))
         out.push_back(p.id);
     return out;
   }
@@ -188,7 +185,7 @@ class ProductTuner : Tuner {
     constexpr int64_t kMax = 10, kMaxTerms = 32;
     std::vector<std::vector<TilePiece>> out;
     for (size_t i = 0; i < terms_.size(); ++i) {
-      const int64_t a = size(terms_[i]), piece = best_unroll(a, kMax);
+      const int64_t a = size(terms_[i]), piece = largest_divisor(a, kMax);
       if (piece > 1) out.push_back({{terms_[i], piece}});
       for (size_t j = i + 1; j < terms_.size(); ++j) {
         const int64_t b = size(terms_[j]);
@@ -217,9 +214,8 @@ class ProductTuner : Tuner {
       for (const TilePiece& p : *pieces) {
         const int64_t s = o.stride[p.id];
         if (s == 0) continue;
-        const auto at = std::find_if(steps.begin(), steps.end(), [&](const auto& step) {
-          return step.first == s && s != kIrregular;
-        });
+        const auto at = std::ranges::find_if(
+            steps, [&](const auto& step) { return step.first == s && s != kIrregular; });
         if (at == steps.end())
           steps.emplace_back(s, p.size);
         else
@@ -246,7 +242,7 @@ class ProductTuner : Tuner {
       if (at != last) bytes += lanes * o.bytes;
       last = at;
       const int64_t line = at * o.bytes >> 7;
-      if (std::find(seen.begin(), seen.end(), line) == seen.end()) seen.push_back(line);
+      if (!tiny::contains(seen, line)) seen.push_back(line);
     }
     return std::max(static_cast<int64_t>(seen.size()), (bytes + 127) / 128);
   }
@@ -288,9 +284,9 @@ class ProductTuner : Tuner {
   // A piece of the sum: in vectors where an operand is contiguous along it and none along the
   // results or another piece (measurements.md: sum_piece).
   void sum_piece(const TilePiece& x, bool& has_vector) {
-    const bool wide = !has_vector && (x.size == 4 || x.size == 8) &&
-                      std::any_of(operands_.begin(), operands_.end(),
-                                  [&](const LoadOperand& o) { return has_vectors(o, x.id); });
+    const bool wide =
+        !has_vector && (x.size == 4 || x.size == 8) &&
+        std::ranges::any_of(operands_, [&](const LoadOperand& o) { return has_vectors(o, x.id); });
     has_vector |= wide;
     const bool all = bind_piece(x.id, x.size, wide ? RangeKind::Vector : RangeKind::Unroll);
     if (wide && !all && size(x.id) <= 8) bind(x.id, RangeKind::Unroll);
@@ -312,10 +308,11 @@ class ProductTuner : Tuner {
     bool has_vector = p.vector >= 0;
     for (const TilePiece& x : p.unrolled) sum_piece(x, has_vector);
     if (rest.empty()) return order_kinds();
+    constexpr int64_t kThreads = 128;  // of a block
     const int all = merged(rest);
     int inner = all;
-    if (size(all) > p.block) {
-      inner = split(all, p.block);
+    if (size(all) > kThreads) {
+      inner = split(all, kThreads);
       bind(all, RangeKind::Block);
     }
     bind(inner, RangeKind::Thread);

@@ -60,8 +60,8 @@ class StageLoops : protected StagingTuner {
   // blocks. Results of one image are, of several they are not.
   void keep_together(Ids& ids) {
     Node store = sink_->src(0);
-    std::stable_sort(ids.begin(), ids.end(),
-                     [&](int x, int y) { return stride(store, x) > stride(store, y); });
+    std::ranges::stable_sort(ids,
+                             [&](int x, int y) { return stride(store, x) > stride(store, y); });
     if (ids.empty()) return;
     size_t first = ids.size() - 1;
     for (int64_t step = stride(store, ids[first]); first > 0 && step != kIrregular; --first) {
@@ -107,7 +107,7 @@ class StageLoops : protected StagingTuner {
   bool is_of_bytes() const {
     const int many = size(rows_) < size(columns_) ? 1 : 0;
     const auto is_walked = [&](Node n, const Ids& ids) {
-      return std::any_of(ids.begin(), ids.end(), [&](int id) {
+      return std::ranges::any_of(ids, [&](int id) {
         const int64_t step = stride(n, id);
         return step != 0 && step != kIrregular;
       });
@@ -159,8 +159,8 @@ class StageLoops : protected StagingTuner {
 
   // A factor's elements lie as near as they can along the last one.
   void sort_by_distance(Ids& ids, int which) const {
-    std::stable_sort(ids.begin(), ids.end(),
-                     [&](int x, int y) { return min_stride(which, x) > min_stride(which, y); });
+    std::ranges::stable_sort(
+        ids, [&](int x, int y) { return min_stride(which, x) > min_stride(which, y); });
   }
 
   // Whether a factor's tile is contiguous along the sum, before ranges merge.
@@ -252,7 +252,7 @@ class StageTuner : StageLoops {
     // it are found with less arithmetic.
     const int near = along_sum_[1] && !along_sum_[0] ? 1 : 0;
     sort_by_distance(sums_, near);
-    std::stable_sort(sums_.begin(), sums_.end(), [&](int x, int y) {
+    std::ranges::stable_sort(sums_, [&](int x, int y) {
       const auto rank = [&](int id) { return min_stride(near, id) > 1 && size(id) % step == 0; };
       return !rank(x) && rank(y);
     });
@@ -322,7 +322,7 @@ class StageTuner : StageLoops {
     constexpr int64_t kMax = 65535;  // blocks along y and z
     std::erase(ids, -1);
     const auto is_large = [&](int id) { return id != ids.back() && size(id) > kMax; };
-    if (std::any_of(ids.begin(), ids.end(), is_large)) ids = {merged(ids)};
+    if (std::ranges::any_of(ids, is_large)) ids = {merged(ids)};
     for (int id : ids) bind(id, RangeKind::Block);
   }
 

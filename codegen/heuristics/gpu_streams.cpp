@@ -51,7 +51,7 @@ class StreamRanges : protected GpuTuner {
       const int64_t all = extent(range(id));
       if (all != 4 && all != 8) continue;
       int stores = 0;
-      const bool fits = std::all_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+      const bool fits = std::ranges::all_of(accesses_, [&](const Access& a) {
         if (element_size(a) > 2 || stride(a.node, id) == kIrregular) return false;
         if (a.node->op != Op::Store) return true;
         ++stores;
@@ -142,14 +142,14 @@ class StreamRanges : protected GpuTuner {
 
   // Whether a warp's stores between one iteration and the next are whole lines of memory.
   bool is_far_apart(int id) const {
-    return std::all_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+    return std::ranges::all_of(accesses_, [&](const Access& a) {
       return a.node->op != Op::Store || std::abs(stride(a.node, id)) >= 4 * target_.warp;
     });
   }
 
   // Whether it depends on the range what is loaded or stored at all.
   bool is_condition_of(int id) const {
-    return std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+    return std::ranges::any_of(accesses_, [&](const Access& a) {
       const Node gate = gate_of(a.node);
       return gate && (gate->ranges >> id & 1);
     });
@@ -166,7 +166,7 @@ class StreamRanges : protected GpuTuner {
         const int64_t own = std::abs(stride(a.node, id));
         if (a.node->op != Op::Load || own == 0 || own == kIrregular || extent(range(id)) > kMax)
           continue;
-        const bool again = std::any_of(all.begin(), all.end(), [&](int other) {
+        const bool again = std::ranges::any_of(all, [&](int other) {
           const int64_t step = std::abs(stride(a.node, other));
           return other != id && step > 0 && step < extent(range(id)) * own && step % own == 0;
         });
@@ -292,10 +292,10 @@ class StreamTuner : StreamRanges {
   bool sparse_rows(Ids rest, int v) {
     constexpr int64_t kMax = 8;  // vectors of a thread
     const auto leaves_out = [](Node n) { return n->src(2)->vmax < 0; };
-    const bool reads_rows = std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+    const bool reads_rows = std::ranges::any_of(accesses_, [&](const Access& a) {
       const auto choices = all_of(a.node->src(1), Op::Where);
       return a.node->op == Op::Load && is_looked_up(a) && stride(a.node, v) == 1 &&
-             std::any_of(choices.begin(), choices.end(), leaves_out);
+             std::ranges::any_of(choices, leaves_out);
     });
     const Ids rows = without(rest, v);
     if (!reads_rows || rows.empty() || looked_up_along(v) ||
@@ -315,18 +315,17 @@ class StreamTuner : StreamRanges {
 
   // Whether another place is looked up for each element of the range.
   bool looked_up_along(int id) const {
-    return std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+    return std::ranges::any_of(accesses_, [&](const Access& a) {
       const Node index = a.node->src(1);
       const auto loads = all_of(index, Op::Load);
-      return std::any_of(loads.begin(), loads.end(),
-                         [&](Node load) { return load->ranges >> id & 1; });
+      return std::ranges::any_of(loads, [&](Node load) { return load->ranges >> id & 1; });
     });
   }
 
-  bool gathers() const { return std::any_of(accesses_.begin(), accesses_.end(), is_looked_up); }
+  bool gathers() const { return std::ranges::any_of(accesses_, is_looked_up); }
   bool scatters() const {
-    return std::any_of(accesses_.begin(), accesses_.end(),
-                       [](const Access& a) { return a.node->op == Op::Store && is_looked_up(a); });
+    return std::ranges::any_of(
+        accesses_, [](const Access& a) { return a.node->op == Op::Store && is_looked_up(a); });
   }
 
   // Each thread transposes a square of 4 x 4 in registers; a block has a line of memory along the

@@ -112,7 +112,7 @@ class WgmmaTuner : Tuner {
       for (const auto& t : to_sum(load->src(1)).terms)
         if (t.atom->op == Op::Range && !(t.atom->ranges & (p.k | other->ranges)))
           m.ranges.push_back(t.atom);
-      std::sort(m.ranges.begin(), m.ranges.end(), [&](Node x, Node y) {
+      std::ranges::sort(m.ranges, [&](Node x, Node y) {
         return x != first && (y == first || range_id(x) < range_id(y));
       });
       if (m.ranges.size() < 2 || m.ranges.back() != first) continue;
@@ -151,8 +151,7 @@ class WgmmaTuner : Tuner {
       own.ranges.push_back(t.atom);
       if (!longest || extent(t.atom) > extent(longest)) longest = t.atom;
     }
-    std::sort(own.ranges.begin(), own.ranges.end(),
-              [](Node x, Node y) { return range_id(x) < range_id(y); });
+    std::ranges::sort(own.ranges, [](Node x, Node y) { return range_id(x) < range_id(y); });
     const bool windows = load->num_src > 2 || is_walked_twice(p, load);
     return windows || !longest ? own : MatrixSide{{longest}};
   }

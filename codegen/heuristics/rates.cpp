@@ -159,20 +159,18 @@ SplitK best_split_k(const WindowSizes& sizes, int64_t length, const Target& targ
   constexpr int64_t kAround = 4;  // steps that take as long as a tile's first loads and last stores
   const int64_t steps = ceil_div(length, kStep);
   const double results = static_cast<double>(sizes.taps * sizes.channels * sizes.columns);
-  SplitK best;
-  double best_time = 0;
-  for (int64_t parts = 1; parts <= std::min(steps, kMax); ++parts) {
-    const int64_t each = ceil_div(steps, parts);
-    if (ceil_div(steps, each) != parts) continue;  // the last ones would have none
-    const double tiles = window_tile(sizes, parts, target.cores).time;
+  std::vector<SplitK> splits;
+  for (int64_t parts = 1; parts <= std::min(steps, kMax); ++parts)
+    if (const int64_t each = ceil_div(steps, parts); ceil_div(steps, each) == parts)
+      splits.push_back({parts, each * kStep});  // of others the last slices would have nothing
+  const auto time = [&](const SplitK& s) {
+    const double tiles = window_tile(sizes, s.count, target.cores).time;
     const double sums =
-        parts == 1 ? 0 : 8 * static_cast<double>(parts) * results / kBytes + kLaunch;
-    const double time = 2 * kStep * static_cast<double>(each + kAround) * tiles / kFlops + sums;
-    if (best.length && time >= best_time) continue;
-    best = {parts, each * kStep};
-    best_time = time;
-  }
-  return best;
+        s.count == 1 ? 0 : 8 * static_cast<double>(s.count) * results / kBytes + kLaunch;
+    return 2 * static_cast<double>(s.length + kAround * kStep) * tiles / kFlops + sums;
+  };
+  const SplitK* best = fastest(splits, time);
+  return best ? *best : SplitK{};
 }
 
 // --- Register tiles of a CPU ---------------------------------------------------------------------

@@ -62,6 +62,26 @@ Tuner::Ids Tuner::ids_of(std::span<const Node> ranges) {
   return out;
 }
 
+void Tuner::make_unique(Ids& ids) {
+  std::ranges::sort(ids);
+  ids.erase(std::ranges::unique(ids).begin(), ids.end());
+}
+
+Tuner::Ids Tuner::ids_of(RangeKind of) const {
+  Ids out;
+  for (Node r : ranges_)
+    if (kind(r) == of) out.push_back(range_id(r));
+  return out;
+}
+
+std::optional<Tuner::Ids> Tuner::loops_of_all(int but) const {
+  Ids out = without(ids_of(RangeKind::Loop), but);
+  std::erase_if(out, [&](int id) { return !(sink_->ranges >> id & 1); });
+  const uint64_t shared = shared_ranges(sink_);
+  const bool alike = std::ranges::all_of(out, [&](int id) { return shared >> id & 1; });
+  return alike ? std::optional(out) : std::nullopt;
+}
+
 bool Tuner::stores_alike() const {
   return std::ranges::all_of(sink_->srcs(),
                              [&](Node s) { return s->ranges == sink_->src(0)->ranges; });
@@ -122,8 +142,8 @@ bool Tuner::is_alone(int id, int column, const std::vector<int>& own) const {
 
 bool Tuner::is_reduced_under(int id) const {
   const auto all = items();
-  return std::any_of(all.begin(), all.end(),
-                     [&](Node item) { return item->op == Op::Reduce && contains(item, id); });
+  return std::ranges::any_of(
+      all, [&](Node item) { return item->op == Op::Reduce && contains(item, id); });
 }
 
 int Tuner::best_column() const {
@@ -241,10 +261,9 @@ void Tuner::join_alike() {
         const Opt join{OptKind::Join, range_id(a), range_id(b), {}};
         const auto is_same = [&](Node sum) {
           return (sum->ranges & b->ranges) &&
-                 std::find(sums.begin(), sums.end(), simplify(substitute(sum, b, a))) != sums.end();
+                 std::ranges::find(sums, simplify(substitute(sum, b, a))) != sums.end();
         };
-        if (!std::any_of(sums.begin(), sums.end(), is_same) || !is_legal(sink_, join, target_))
-          continue;
+        if (!std::ranges::any_of(sums, is_same) || !is_legal(sink_, join, target_)) continue;
         apply(join);
         changed = true;
       }
@@ -253,14 +272,10 @@ void Tuner::join_alike() {
 
 void Tuner::order_kinds(int x, const std::vector<int>& sums) {
   std::vector<int> ids;
-  for (RangeKind k : {RangeKind::Block, RangeKind::Thread, RangeKind::Loop, RangeKind::Reduce,
-                      RangeKind::Unroll, RangeKind::Vector}) {
-    if (k == RangeKind::Reduce && !sums.empty()) {
-      ids.insert(ids.end(), sums.begin(), sums.end());
-      continue;
-    }
-    for (Node r : ranges_)
-      if (kind(r) == k && range_id(r) != x) ids.push_back(range_id(r));
+  for (RangeKind k : {RangeKind::Core, RangeKind::Block, RangeKind::Thread, RangeKind::Loop,
+                      RangeKind::Reduce, RangeKind::Unroll, RangeKind::Vector}) {
+    const bool given = k == RangeKind::Reduce && !sums.empty();
+    for (int id : given ? sums : without(ids_of(k), x)) ids.push_back(id);
     if (k == RangeKind::Thread && x >= 0 && range(x)) ids.push_back(x);
   }
   if (!ids.empty()) apply({OptKind::Order, 0, 0, ids});
@@ -319,7 +334,7 @@ Node Tuner::reuse_range(int vid) const {
       reach += std::abs(static_cast<double>(step));
     }
     const int64_t part = std::min<int64_t>(extent(r), 6);  // the last may go beyond the end
-    const auto unrolled = static_cast<double>(std::max(part, best_unroll(extent(r), 14)));
+    const auto unrolled = static_cast<double>(std::max(part, largest_divisor(extent(r), 14)));
     score *= 1 - 1 / unrolled;
     // Of equals the one with the smallest stride.
     const bool nearer = score > best_score * 0.99 && reach < best_reach;
@@ -333,8 +348,6 @@ Node Tuner::reuse_range(int vid) const {
 }
 
 // --- GPUs ----------------------------------------------------------------------------------------
-
-bool GpuTuner::has_reductions() const { return !all_of(sink_, Op::Reduce).empty(); }
 
 // A short sum beside many results whose loops do not enclose it, as the number of elements of a
 // mean: each block computes it rather than one block all results (measurements.md: is_detached).
@@ -382,17 +395,14 @@ GpuTuner::Ids GpuTuner::loops() const {
 }
 
 GpuTuner::Ids GpuTuner::shared_loops() const {
-  Ids out;
-  const uint64_t mask = shared_mask();
-  for (int id : loops())
-    if (mask >> id & 1) out.push_back(id);
+  Ids out = loops();
+  std::erase_if(out, [mask = shared_mask()](int id) { return !(mask >> id & 1); });
   return out;
 }
 
 GpuTuner::Ids GpuTuner::unshared_loops() const {
-  Ids out;
-  for (int id : loops())
-    if (!is_shared(id)) out.push_back(id);
+  Ids out = loops();
+  std::erase_if(out, [mask = shared_mask()](int id) { return mask >> id & 1; });
   return out;
 }
 
@@ -426,8 +436,8 @@ int GpuTuner::element_size(const Access& a) {
 bool GpuTuner::is_aligned(const Access& a, Node v, int lanes) const {
   const Sum sum = to_sum(a.node->src(1));
   if (sum.constant % lanes) return false;
-  return std::all_of(sum.terms.begin(), sum.terms.end(),
-                     [&](const auto& t) { return t.atom == v || t.factor % lanes == 0; });
+  return std::ranges::all_of(sum.terms,
+                             [&](const auto& t) { return t.atom == v || t.factor % lanes == 0; });
 }
 
 int GpuTuner::lanes_along(Node v) const {
@@ -463,45 +473,26 @@ int GpuTuner::aligned_lanes(int id) {
   }
   for (const Access& a : accesses_) {
     if (!(a.enclosing >> id & 1) || stride(a.node, id) != 1) continue;
-    const Opt opt{OptKind::Align, id, 16 / element_size(a), {}};
-    if (!is_legal(sink_, opt, target_)) continue;
-    apply(opt);
-    return lanes_along(range(id));
+    if (applied({OptKind::Align, id, 16 / element_size(a), {}})) return lanes_along(range(id));
   }
   return lanes;
 }
 
-GpuTuner::Ids GpuTuner::without(Ids ids, int id) {
-  ids.erase(std::remove(ids.begin(), ids.end(), id), ids.end());
-  return ids;
-}
-
 void GpuTuner::make_last(Ids& ids, int id) {
-  if (std::find(ids.begin(), ids.end(), id) == ids.end()) return;
-  ids = without(ids, id);
-  ids.push_back(id);
+  if (std::erase(ids, id)) ids.push_back(id);
 }
 
 bool GpuTuner::stores_wide(int v) const {
-  return lanes_ > 1 && std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+  return lanes_ > 1 && std::ranges::any_of(accesses_, [&](const Access& a) {
            return a.node->op == Op::Store && stride(a.node, v) == 1 &&
                   element_size(a) * lanes_ > 16;
          });
 }
 
 int GpuTuner::vector_range(const Ids& set) const {
-  int best = set.back();
-  double best_score = -1;
-  for (int id : set) {
-    double score = 0;
-    for (const Access& a : accesses_)
-      if ((a.enclosing >> id & 1) && stride_in_block(a.node, range(id), 4) == 1) score += a.count;
-    if (score >= best_score) {
-      best = id;
-      best_score = score;
-    }
-  }
-  return best;
+  const int best =
+      range_of_most(set, [&](int id, const Access& a) { return is_contiguous(a, id); });
+  return best < 0 ? set.back() : best;
 }
 
 void GpuTuner::blocks_of(const Ids& outer, int64_t threads, int64_t block) {
@@ -523,7 +514,7 @@ bool loads_vectors(Node load, Node lane, int64_t lanes) {
   const auto is_whole = [&](const Sum::Term& t) {
     return t.atom == lane || known_factor(t.atom) * t.factor % lanes == 0;
   };
-  return at.constant % lanes == 0 && std::all_of(at.terms.begin(), at.terms.end(), is_whole);
+  return at.constant % lanes == 0 && std::ranges::all_of(at.terms, is_whole);
 }
 
 }  // namespace

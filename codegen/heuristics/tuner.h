@@ -51,6 +51,14 @@ class Tuner {
   int64_t size(const Ids& ids) const;  // of all together
   Ids ids_of(uint64_t mask) const;
   static Ids ids_of(std::span<const Node> ranges);
+  static void make_unique(Ids& ids);  // and sorts them
+  static Ids without(Ids ids, int id) {
+    std::erase(ids, id);
+    return ids;
+  }
+  Ids ids_of(RangeKind kind) const;
+  // The loops of results but one; nothing where another one is not of all results.
+  std::optional<Ids> loops_of_all(int but = -1) const;
   bool stores_alike() const;  // in the same ranges
 
   // The smallest distance, in elements, at which the loads follow one another along the range: 2^40
@@ -73,10 +81,7 @@ class Tuner {
 
   // The ranges of an item's loops: also those that it closes and its value does not depend on.
   static uint64_t enclosing(Node item) {
-    if (item->op != Op::Reduce) return item->ranges;
-    uint64_t ranges = item->src(0)->ranges;
-    for (Node r : item->srcs().subspan(1)) ranges |= r->ranges;
-    return ranges;
+    return item->op == Op::Reduce ? item->src(0)->ranges | reduced_ranges(item) : item->ranges;
   }
   static bool contains(Node item, int id) { return id >= 0 && (enclosing(item) >> id & 1); }
 
@@ -121,8 +126,6 @@ class Tuner {
   // square tile, which is loaded by rows and transposed in registers. -1 where there is none.
   int crossing_range(int vector_id) const;
 
-  static int64_t best_unroll(int64_t n, int64_t most) { return largest_divisor(n, most); }
-
   // The loop range that most loads along the vector range do not depend on: unrolled, each of those
   // loads serves several results. nullptr where there is none.
   Node reuse_range(int vid) const;
@@ -144,7 +147,7 @@ class GpuTuner : protected Tuner {
  protected:
   static constexpr int64_t kBlock = 256;  // threads of a block where nothing asks for more or less
 
-  bool has_reductions() const;
+  bool has_reductions() const { return !all_of(sink_, Op::Reduce).empty(); }
   // Ranges that enclose all items and that none reduces. An item without any is done once.
   uint64_t shared_mask() const;
   bool is_detached(Node item) const;
@@ -171,11 +174,28 @@ class GpuTuner : protected Tuner {
   int lanes_along(Node v) const;
   // The same for rows that begin anywhere, by way of the aligned element before them.
   int aligned_lanes(int id);
-  static Ids without(Ids ids, int id);
   static void make_last(Ids& ids, int id);
   // Whether a thread's vector of the stored dtype takes more than 16 bytes: each store instruction
   // then writes every second 16 bytes of the warp's span (measurements.md: stores_wide).
   bool stores_wide(int v) const;
+  // The range of the set that encloses most accesses of those that qualify, the last one of equals;
+  // -1 where it encloses none.
+  template <class Qualifies> int range_of_most(const Ids& set, Qualifies qualifies) const {
+    int best = -1;
+    double most = 0;
+    for (int id : set) {
+      double count = 0;
+      for (const Access& a : accesses_)
+        if ((a.enclosing >> id & 1) && qualifies(id, a)) count += a.count;
+      if (count == 0 || count < most) continue;
+      best = id;
+      most = count;
+    }
+    return best;
+  }
+  bool is_contiguous(const Access& a, int id) const {
+    return stride_in_block(a.node, range(id), 4) == 1;
+  }
   // The range of the set along which most accesses are contiguous.
   int vector_range(const Ids& set) const;
   // The outer ranges over blocks of so many threads, of which `threads` are taken already.

@@ -8,6 +8,10 @@
 
 namespace tiny {
 
+Node make_range(int64_t extent, int id, RangeKind kind) {
+  return make(Op::Range, kIndex, {index(extent)}, RangeArg{id, kind});
+}
+
 int64_t stride(Node access, int id) {
   const uint64_t bit = uint64_t{1} << id;
   Node at = access->src(1);

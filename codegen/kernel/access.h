@@ -46,6 +46,13 @@ inline bool closes(Node reduce, Node range) {
   return contains(own, range);
 }
 
+// The ranges that a Reduce or a Prefix closes.
+inline uint64_t reduced_ranges(Node reduce) {
+  uint64_t out = 0;
+  for (Node r : reduce->srcs().subspan(1)) out |= r->ranges;
+  return out;
+}
+
 // Whether a Prefix goes along loops that a reduction of the same value closes: it is what that
 // one's accumulator holds before an iteration.
 inline bool is_running(Node n) {
@@ -63,6 +70,7 @@ inline Node running_reduce(Node prefix) {
 // Ranges that all stores depend on.
 uint64_t shared_ranges(Node sink);
 
+Node make_range(int64_t extent, int id, RangeKind kind);
 inline int range_id(Node range) { return range->arg<RangeArg>().id; }
 inline int64_t extent(Node range) { return range->src(0)->vmax; }
 inline RangeKind kind(Node range) { return range->arg<RangeArg>().kind; }

@@ -27,7 +27,7 @@ std::optional<Contraction> contraction_of(Node reduce) {
   if (reduce->arg<OpArg>().op != Op::Add) return {};
   c.a = c.product->src(0);
   c.b = c.product->src(1);
-  for (Node r : reduce->srcs().subspan(1)) c.k |= r->ranges;
+  c.k = reduced_ranges(reduce);
   return c;
 }
 
@@ -38,10 +38,7 @@ std::optional<Contraction> only_contraction(Node sink) {
 
 std::vector<Node> reductions_along(Node sink, int id) {
   std::vector<Node> out = all_of(sink, Op::Reduce);
-  std::erase_if(out, [&](Node reduce) {
-    const auto own = reduce->srcs().subspan(1);
-    return std::ranges::none_of(own, [&](Node r) { return range_id(r) == id; });
-  });
+  std::erase_if(out, [&](Node reduce) { return !(reduced_ranges(reduce) >> id & 1); });
   return out;
 }
 

@@ -78,7 +78,8 @@ std::vector<Opt> options_from_text(const std::string& text);  // throws Error fo
 
 // The ranges of a kernel graph, by id.
 std::vector<Node> ranges_of(Node sink);
-Node range_with_id(Node sink, int id);  // throws Error where there is none
+Node find_range(Node sink, int64_t id);  // nullptr where there is none
+Node range_with_id(Node sink, int id);   // throws Error there
 int next_range_id(Node sink);
 
 // Whether `apply` would succeed, with the reason where not.

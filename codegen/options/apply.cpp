@@ -176,20 +176,24 @@ std::vector<Node> ranges_of(Node sink) {
   std::vector<Node> out;
   for (Node n : topological(sink))
     if (n->op == Op::Range) out.push_back(n);
-  std::sort(out.begin(), out.end(),
-            [](Node a, Node b) { return a->arg<RangeArg>().id < b->arg<RangeArg>().id; });
+  std::ranges::sort(out, {}, range_id);
   return out;
 }
 
-Node range_with_id(Node sink, int id) {
+Node find_range(Node sink, int64_t id) {
   for (Node r : ranges_of(sink))
-    if (r->arg<RangeArg>().id == id) return r;
+    if (range_id(r) == id) return r;
+  return nullptr;
+}
+
+Node range_with_id(Node sink, int id) {
+  if (Node r = find_range(sink, id)) return r;
   throw Error(cat("the kernel has no range r", id));
 }
 
 int next_range_id(Node sink) {
   const auto ranges = ranges_of(sink);
-  return ranges.empty() ? 0 : ranges.back()->arg<RangeArg>().id + 1;
+  return ranges.empty() ? 0 : range_id(ranges.back()) + 1;
 }
 
 namespace {
@@ -301,18 +305,15 @@ Node replace(Node sink, NodeMap<Replacement> map) { return Replacer(std::move(ma
 
 // Whether something goes through all of the range: a reduction, a scan, a stage that it fills.
 bool is_closed(Node sink, Node range) {
-  const auto closes = [&](Node n) {
+  return std::ranges::any_of(topological(sink), [&](Node n) {
     const size_t first = n->op == Op::Stage ? 3 : n->op == Op::Reduce || n->op == Op::Prefix;
-    const auto closed = n->srcs().subspan(first);
-    return first && std::find(closed.begin(), closed.end(), range) != closed.end();
-  };
-  const auto all = topological(sink);
-  return std::any_of(all.begin(), all.end(), closes);
+    return first && contains(n->srcs().subspan(first), range);
+  });
 }
 
 Node split(Node sink, const Opt& opt, const Target& target) {
   Node r = range_with_id(sink, opt.axis);
-  const RangeKind kind = r->arg<RangeArg>().kind;
+  const RangeKind kind = tiny::kind(r);
   const int64_t n = extent(r), outer = ceil_div(n, opt.amount);
   Node in = new_range(index(opt.amount), next_range_id(sink), kind);
   Replacement to;
@@ -354,8 +355,8 @@ Node start_along(Node sink, Node range, int64_t amount) {
 bool is_cut_off(Node sink, Node range, int64_t amount) {
   const std::vector<Access> all = accesses(sink);
   return extent(range) % amount != 0 && !start_along(sink, range, amount) &&
-         std::any_of(all.begin(), all.end(),
-                     [&](const Access& a) { return stride(a.node, range_id(range)) == 1; });
+         std::ranges::any_of(all,
+                             [&](const Access& a) { return stride(a.node, range_id(range)) == 1; });
 }
 
 Node align(Node sink, const Opt& opt) {
@@ -409,7 +410,7 @@ Node extend(Node sink, const Opt& opt) {
 
 Node merge(Node sink, const Opt& opt) {
   Node a = range_with_id(sink, opt.axis), b = range_with_id(sink, static_cast<int>(opt.amount));
-  Node m = new_range(index(extent(a) * extent(b)), opt.axis, a->arg<RangeArg>().kind);
+  Node m = new_range(index(extent(a) * extent(b)), opt.axis, kind(a));
   NodeMap<Replacement> map;
   map[a] = {index_div(m, extent(b)), {m}, nullptr};
   map[b] = {index_mod(m, extent(b)), {m}, nullptr};
@@ -435,7 +436,7 @@ Node order(Node sink, const Opt& opt) {
   NodeMap<Replacement> map;
   for (size_t i = 0; i < opt.axes.size(); ++i) {
     Node r = range_with_id(sink, opt.axes[i]);
-    Node to = new_range(r->src(0), static_cast<int>(i), r->arg<RangeArg>().kind);
+    Node to = new_range(r->src(0), static_cast<int>(i), kind(r));
     map[r] = {to, {to}, nullptr};
   }
   return replace(sink, std::move(map));
@@ -443,11 +444,9 @@ Node order(Node sink, const Opt& opt) {
 
 // Whether a kernel reads what it writes.
 bool reads_results(Node sink) {
-  const std::vector<Node> loads = all_of(sink, Op::Load);
-  return std::any_of(loads.begin(), loads.end(), [&](Node load) {
-    const auto stores = sink->srcs();
-    return std::any_of(stores.begin(), stores.end(), [&](Node s) {
-      return !is_stage(load->src(0)) && slot_of(s->src(0)) == slot_of(load->src(0));
+  return std::ranges::any_of(all_of(sink, Op::Load), [&](Node load) {
+    return !is_stage(load->src(0)) && std::ranges::any_of(sink->srcs(), [&](Node s) {
+      return slot_of(s->src(0)) == slot_of(load->src(0));
     });
   });
 }
@@ -471,80 +470,78 @@ bool meet(Node sink, Node a, Node b) {
 // would be repeated. The loops of a Matrix are its own, and stores do not see them.
 bool runs_in_one(Node sink, Node a, Node b) {
   if (!all_of(sink, Op::Matrix).empty()) return false;
-  const auto stores = sink->srcs();
-  if (std::any_of(stores.begin(), stores.end(),
-                  [&](Node s) { return !(s->ranges & a->ranges) != !(s->ranges & b->ranges); }))
-    return true;
-  const std::vector<Node> reduces = all_of(sink, Op::Reduce);
-  return std::any_of(reduces.begin(), reduces.end(), [&](Node reduce) {
-    const auto closed = reduce->srcs().subspan(1);
-    const auto closes = [&](Node r) {
-      return std::find(closed.begin(), closed.end(), r) != closed.end();
-    };
-    return closes(a) != closes(b);
-  });
+  const auto alone = [&](uint64_t in) { return !(in & a->ranges) != !(in & b->ranges); };
+  return std::ranges::any_of(sink->srcs(), [&](Node s) { return alone(s->ranges); }) ||
+         std::ranges::any_of(all_of(sink, Op::Reduce),
+                             [&](Node reduce) { return alone(reduced_ranges(reduce)); });
+}
+
+std::string reorder_problem(Node sink, std::vector<int> ids) {
+  std::vector<int> have;
+  for (Node r : ranges_of(sink)) have.push_back(range_id(r));
+  std::ranges::sort(ids);
+  return ids == have ? "" : "the order does not name each range of the kernel once";
+}
+
+// Of an option for one range.
+std::string loop_problem(Node sink, Node r, const Opt& opt) {
+  const bool splits = opt.amount >= 2 && r->src(0)->is_const();
+  switch (opt.kind) {
+    case OptKind::Split:
+      if (!splits) return cat("cannot split r", opt.axis, " by ", opt.amount);
+      if ((staged_ranges(sink) & r->ranges) && extent(r) % opt.amount)
+        return cat("a stage is filled along r", opt.axis, ": ", opt.amount, " does not divide ",
+                   extent(r));
+      return "";
+    case OptKind::Align:
+      return splits && (start_along(sink, r, opt.amount) || is_cut_off(sink, r, opt.amount))
+                 ? ""
+                 : cat("nothing to align along r", opt.axis, " at multiples of ", opt.amount);
+    case OptKind::Extend:
+      return splits && kind(r) == RangeKind::Loop && !is_closed(sink, r)
+                 ? ""
+                 : cat("cannot extend r", opt.axis, " to a multiple of ", opt.amount);
+    case OptKind::Bind:
+      return static_cast<RangeKind>(opt.amount) != RangeKind::Unroll || extent(r) <= 64
+                 ? ""
+                 : cat("cannot unroll r", opt.axis, ": ", extent(r), " iterations");
+    default: return "";
+  }
+}
+
+// Of an option that makes one range of two.
+std::string pair_problem(Node sink, Node r, Node other, const Opt& opt) {
+  for (Node scan : all_of(sink, Op::Prefix))
+    for (Node along : scan->srcs().subspan(1))
+      if (along == r || along == other)
+        return cat("r", range_id(along), " of a scan stays on its own");
+  if (opt.kind == OptKind::Merge)
+    return runs_in_one(sink, r, other)
+               ? cat("not all that runs in r", opt.axis, " and r", opt.amount, " runs in both")
+               : "";
+  if (other == r || extent(other) != extent(r))
+    return cat("cannot join r", opt.axis, " of ", extent(r), " with r", opt.amount, " of ",
+               extent(other));
+  return meet(sink, r, other) ? cat("r", opt.axis, " and r", opt.amount, " run in each other") : "";
 }
 
 std::string problem(Node sink, const Opt& opt, const Target& target) {
-  const auto ranges = ranges_of(sink);
-  const auto find = [&](int64_t id) {
-    const auto at = std::find_if(ranges.begin(), ranges.end(),
-                                 [&](Node r) { return r->arg<RangeArg>().id == id; });
-    return at == ranges.end() ? nullptr : *at;
-  };
-  if (opt.kind == OptKind::Order) {
-    std::vector<int> ids = opt.axes;
-    std::sort(ids.begin(), ids.end());
-    std::vector<int> have;
-    for (Node r : ranges) have.push_back(r->arg<RangeArg>().id);
-    return ids == have ? "" : "the order does not name each range of the kernel once";
+  std::string why;
+  switch (opt.kind) {
+    case OptKind::Order: return reorder_problem(sink, opt.axes);
+    case OptKind::Matrix: return matrix_problem(sink, opt);
+    case OptKind::Mma: return mma_problem(sink, opt, target);
+    case OptKind::Stage: return stage_problem(sink, opt, target);
+    case OptKind::Fragments:
+    case OptKind::Warpgroups: return fragments_problem(sink, opt, target);
+    case OptKind::Roll: return roll(sink, opt.axis, why) ? "" : why;
+    default: break;
   }
-  if (opt.kind == OptKind::Matrix) return matrix_problem(sink, opt);
-  if (opt.kind == OptKind::Mma) return mma_problem(sink, opt, target);
-  if (opt.kind == OptKind::Stage) return stage_problem(sink, opt, target);
-  if (opt.kind == OptKind::Fragments || opt.kind == OptKind::Warpgroups)
-    return fragments_problem(sink, opt, target);
-  if (opt.kind == OptKind::Roll) {
-    std::string why;
-    return roll(sink, opt.axis, why) ? "" : why;
-  }
-  Node r = find(opt.axis);
+  Node r = find_range(sink, opt.axis);
   if (!r) return cat("the kernel has no range r", opt.axis);
-  if (opt.kind == OptKind::Split && (opt.amount < 2 || !r->src(0)->is_const()))
-    return cat("cannot split r", opt.axis, " by ", opt.amount);
-  if (opt.kind == OptKind::Align &&
-      (opt.amount < 2 || !r->src(0)->is_const() ||
-       (!start_along(sink, r, opt.amount) && !is_cut_off(sink, r, opt.amount))))
-    return cat("nothing to align along r", opt.axis, " at multiples of ", opt.amount);
-  if (opt.kind == OptKind::Extend && (opt.amount < 2 || !r->src(0)->is_const() ||
-                                      kind(r) != RangeKind::Loop || is_closed(sink, r)))
-    return cat("cannot extend r", opt.axis, " to a multiple of ", opt.amount);
-  if (opt.kind == OptKind::Split && (staged_ranges(sink) & r->ranges) && extent(r) % opt.amount)
-    return cat("a stage is filled along r", opt.axis, ": ", opt.amount, " does not divide ",
-               extent(r));
-  if ((opt.kind == OptKind::Merge || opt.kind == OptKind::Join) && !find(opt.amount))
-    return cat("the kernel has no range r", opt.amount);
-  if (opt.kind == OptKind::Merge || opt.kind == OptKind::Join)
-    for (Node scan : all_of(sink, Op::Prefix))
-      for (Node along : scan->srcs().subspan(1))
-        if (along == r || along == find(opt.amount))
-          return cat("r", range_id(along), " of a scan stays on its own");
-  if (opt.kind == OptKind::Merge) {
-    Node other = find(opt.amount);
-    if (runs_in_one(sink, r, other))
-      return cat("not all that runs in r", opt.axis, " and r", opt.amount, " runs in both");
-  }
-  if (opt.kind == OptKind::Join) {
-    Node other = find(opt.amount);
-    if (other == r || extent(other) != extent(r))
-      return cat("cannot join r", opt.axis, " of ", extent(r), " with r", opt.amount, " of ",
-                 extent(other));
-    if (meet(sink, r, other)) return cat("r", opt.axis, " and r", opt.amount, " run in each other");
-  }
-  if (opt.kind == OptKind::Bind && static_cast<RangeKind>(opt.amount) == RangeKind::Unroll &&
-      extent(r) > 64)
-    return cat("cannot unroll r", opt.axis, ": ", extent(r), " iterations");
-  return "";
+  if (opt.kind != OptKind::Merge && opt.kind != OptKind::Join) return loop_problem(sink, r, opt);
+  Node other = find_range(sink, opt.amount);
+  return other ? pair_problem(sink, r, other, opt) : cat("the kernel has no range r", opt.amount);
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ std::optional<ProductChain> find_chain(Node sink, Node m, Node n, const Target& 
       return refuse("a sum along two ranges");
   for (Node sum : all_of(sink, Op::Reduce)) {
     const auto is_own = [&](const ProductChain::Product& p) { return p.reduce == sum; };
-    if (closes(sum, n) && std::none_of(out.outer.begin(), out.outer.end(), is_own) &&
+    if (closes(sum, n) && std::ranges::none_of(out.outer, is_own) &&
         (sum->ranges & ~out.inner[0].reduce->ranges))
       return refuse("a sum along the columns of another matrix");
   }
@@ -203,9 +203,7 @@ class FreeRanges {
       if (n == range) return to;
     if (Node* known = done_.find(n)) return *known;
     std::vector<Node> srcs;
-    uint64_t closed = 0;
-    if (n->op == Op::Reduce)
-      for (Node r : n->srcs().subspan(1)) closed |= r->ranges & mask_;
+    const uint64_t closed = n->op == Op::Reduce ? reduced_ranges(n) & mask_ : 0;
     if (closed) {
       std::vector<std::pair<Node, Node>> rest;
       for (const auto& v : values_)
@@ -271,9 +269,12 @@ class TileStages {
   // `n`: the columns' range within a tile. Ranges of copies get the ids from `id` on.
   // `swizzled`: how tiles lie.
   TileStages(Node sink, Node n, int64_t depth, bool swizzled, int& id)
-      : sink_(sink), n_(n), depth_(depth), swizzled_(swizzled), id_(id) {
-    for (Node s : all_of(sink, Op::Stage)) slot_ = std::min(slot_, slot_of(s) - 1);
-  }
+      : sink_(sink),
+        n_(n),
+        depth_(depth),
+        swizzled_(swizzled),
+        id_(id),
+        slot_(next_stage_slot(sink)) {}
 
   // What is read of the operand of a sum; the operand itself where it is computed, or in no stage.
   Node read(Node sum, Node x, Node across, Node summed) {
@@ -324,7 +325,7 @@ class TileStages {
   const int64_t depth_;
   const bool swizzled_;
   int& id_;
-  int slot_ = kFirstStage;
+  int slot_;
   std::vector<std::pair<Node, std::vector<Node>>> reads_;  // with ranges of the copies
 };
 
@@ -379,12 +380,11 @@ class Fragments {
  private:
   Node digit(int64_t count, RangeKind kind) {
     const int id = id_++;
-    return count == 1 ? index(0) : make(Op::Range, kIndex, {index(count)}, RangeArg{id, kind});
+    return count == 1 ? index(0) : make_range(count, id, kind);
   }
   static Node outer(Node r, int64_t size) {
     const int64_t count = extent(r) / size;
-    return count == 1 ? index(0)
-                      : make(Op::Range, kIndex, {index(count)}, RangeArg{range_id(r), kind(r)});
+    return count == 1 ? index(0) : make_range(count, range_id(r), kind(r));
   }
   Node at(Node first, int64_t size, const LanePlace& place, Node number) const {
     Node lane = index_add(index_mul(digits_.y, place.of_y), index_mul(digits_.x, place.of_x));
@@ -405,8 +405,7 @@ class Fragments {
     if (!*u_.arch && x->dtype.size() == 2) {
       // Fragments in pairs: of a range, for which its place is put in.
       constexpr int kPair = 63, kFree = 60;  // ids that no kernel has by now
-      Node pair =
-          make(Op::Range, kIndex, {index(extent(across) / size)}, RangeArg{kPair, RangeKind::Loop});
+      Node pair = make_range(extent(across) / size, kPair, RangeKind::Loop);
       out = load_matrices({x, across, summed, pair, step, digits_.thread}, u_,
                           static_cast<int>(size), kFree);
       for (Node& e : out) e = replaced(e, {{pair, first}});
@@ -534,12 +533,8 @@ class Fragments {
 
 std::optional<ProductChain> chain_of(Node sink, const Opt& opt, const Target& target,
                                      std::string& why) {
-  Node m = nullptr, n = nullptr;
-  if (opt.axes.size() == 1)
-    for (Node r : ranges_of(sink)) {
-      if (range_id(r) == opt.axis) m = r;
-      if (range_id(r) == opt.axes[0]) n = r;
-    }
+  const bool named = opt.axes.size() == 1;
+  Node m = find_range(sink, opt.axis), n = named ? find_range(sink, opt.axes[0]) : nullptr;
   if (m && n) return find_chain(sink, m, n, target, why);
   why = "no ranges of rows and columns";
   return std::nullopt;

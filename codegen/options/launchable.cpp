@@ -25,13 +25,11 @@ struct Facts {
 
   Facts(Node sink, const std::vector<Node>& ranges) {
     for (Node n : topological(sink)) {
-      if (n->op == Op::Prefix)
-        for (Node r : n->srcs().subspan(1)) combined |= r->ranges;
+      if (n->op == Op::Reduce || n->op == Op::Prefix) combined |= reduced_ranges(n);
       if (n->op != Op::Reduce && n->op != Op::Store) continue;
       everywhere &= n->ranges;
       const uint64_t enclosing = n->op == Op::Reduce ? n->src(0)->ranges : n->ranges;
-      if (n->op == Op::Reduce)
-        for (Node r : n->srcs().subspan(1)) reduced |= r->ranges, combined |= r->ranges;
+      if (n->op == Op::Reduce) reduced |= reduced_ranges(n);
       int64_t unrolled = 1, lanes = 1;
       for (Node r : ranges) {
         if (!(enclosing & r->ranges)) continue;
@@ -69,14 +67,11 @@ std::string rolled_problem(Node sink, const std::vector<Node>& ranges) {
     if (kind(r) == RangeKind::Loop || kind(r) == RangeKind::Reduce || kind(r) == RangeKind::Core)
       serial |= r->ranges;
   for (Node n : topological(sink))
-    if (is_running(n))
-      for (Node r : n->srcs().subspan(1)) rolled |= r->ranges;
+    if (is_running(n)) rolled |= reduced_ranges(n);
   uint64_t around = 0;
   bool any = false;
   for (Node n : all_of(sink, Op::Reduce)) {
-    uint64_t own = 0;
-    for (Node r : n->srcs().subspan(1)) own |= r->ranges;
-    if (!(own & rolled)) continue;
+    if (!(reduced_ranges(n) & rolled)) continue;
     if (std::exchange(any, true) && (n->ranges & serial) != around)
       return "sums that go on together are enclosed by different loops";
     around = n->ranges & serial;
@@ -128,7 +123,7 @@ std::string launch_problem(Node before, Node after, const Target& target) {
   for (Node r : ranges)
     if (const std::string why = range_problem(r, facts, target); !why.empty()) return why;
   const auto count = [&](RangeKind k) {
-    return std::count_if(ranges.begin(), ranges.end(), [&](Node r) { return kind(r) == k; });
+    return std::ranges::count_if(ranges, [&](Node r) { return kind(r) == k; });
   };
   if (count(RangeKind::Core) > 1) return "two ranges for the cores";
   if (count(RangeKind::Block) > 3) return "more than three ranges of blocks";

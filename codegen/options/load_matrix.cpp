@@ -30,11 +30,10 @@ Node index_of_row(const FragmentOperand& o, const MatrixRow& row, Node along, in
     return simplify(substitute(o.x->src(1), map));
   };
   Node begin = at(index(0));
-  Node next = make(Op::Range, kIndex, {index(count)}, RangeArg{id, RangeKind::Loop});
+  Node next = make_range(count, id, RangeKind::Loop);
   const Sum rest = to_sum(index_add(at(next), index_mul(index_add(begin, next), -1)));
-  const bool follow =
-      rest.constant == 0 && std::all_of(rest.terms.begin(), rest.terms.end(),
-                                        [](const auto& t) { return t.factor == 0; });
+  const bool follow = rest.constant == 0 &&
+                      std::ranges::all_of(rest.terms, [](const auto& t) { return t.factor == 0; });
   return follow && known_factor(begin) % count == 0 ? begin : nullptr;
 }
 

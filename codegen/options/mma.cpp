@@ -125,15 +125,11 @@ Node replaced(Node n, std::initializer_list<std::pair<Node, Node>> values) {
   return simplify(substitute(n, map));
 }
 
-Node range_of(int64_t extent, int id, RangeKind kind) {
-  return make(Op::Range, kIndex, {index(extent)}, RangeArg{id, kind});
-}
-
 // Whether two indices differ by a multiple of the range, or not at all.
 bool differ_by(Node range, Node a, Node b) {
   const Sum sum = to_sum(index_add(a, index_mul(b, -1)));
   const auto may_differ = [&](const Sum::Term& t) { return t.factor == 0 || t.atom == range; };
-  return sum.constant == 0 && std::all_of(sum.terms.begin(), sum.terms.end(), may_differ);
+  return sum.constant == 0 && std::ranges::all_of(sum.terms, may_differ);
 }
 
 // All elements of a fragment as one load, where they lie in memory as the unit has them: rows of
@@ -142,9 +138,9 @@ bool differ_by(Node range, Node a, Node b) {
 // of a CPU is. From `id` on ranges are free.
 std::vector<Node> tile_loads(const FragmentOperand& o, const MmaUnit& u, bool rows, int id) {
   const int count = rows ? u.rows : u.columns, group = rows ? u.depth : u.group;
-  Node i = count == 1 ? index(0) : range_of(count, id, RangeKind::Loop);
-  Node outer = group == u.depth ? index(0) : range_of(u.depth / group, id + 1, RangeKind::Loop);
-  Node inner = range_of(group, id + 2, RangeKind::Loop);
+  Node i = count == 1 ? index(0) : make_range(count, id, RangeKind::Loop);
+  Node outer = group == u.depth ? index(0) : make_range(u.depth / group, id + 1, RangeKind::Loop);
+  Node inner = make_range(group, id + 2, RangeKind::Loop);
   Node along = index_add(index_mul(outer, group), inner);
   const auto at = [&](Node x, Node y) {
     return replaced(o.x->src(1), {{o.across, index_add(index_mul(o.first, count), x)},
@@ -267,12 +263,8 @@ std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
   MmaProduct p;
   if (opt.axes.size() != 2) return "no ranges of the columns and the sum";
   if (std::string why = find_product(sink, opt, target, p); !why.empty()) return why;
-  Node m = nullptr, n = nullptr, k = nullptr;
-  for (Node r : ranges_of(sink)) {
-    if (range_id(r) == opt.axis) m = r;
-    if (range_id(r) == opt.axes[0]) n = r;
-    if (range_id(r) == opt.axes[1]) k = r;
-  }
+  Node m = find_range(sink, opt.axis), n = find_range(sink, opt.axes[0]);
+  Node k = find_range(sink, opt.axes[1]);
   if (!m || !n || !k) return "no such ranges";
   for (Node s : sink->srcs())
     if (!has(s, m) || !has(s, n)) return "a store does not run along rows and columns";
@@ -289,10 +281,10 @@ std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
   if (!u.group && opt.amount != kMmaMatrices) return "";
   const int id = next_range_id(sink);
   const auto fragments = [&](Node r, int64_t size, int which) {
-    return extent(r) == size ? index(0) : range_of(extent(r) / size, id + which, RangeKind::Loop);
+    return extent(r) == size ? index(0) : make_range(extent(r) / size, id + which, RangeKind::Loop);
   };
   Node step = fragments(k, u.depth, 5);
-  Node thread = u.group ? index(0) : range_of(target.warp, id + 2, RangeKind::Thread);
+  Node thread = u.group ? index(0) : make_range(target.warp, id + 2, RangeKind::Thread);
   const FragmentOperand rows{a, m, k, fragments(m, u.rows, 3), step, thread};
   const FragmentOperand columns{b, n, k, fragments(n, u.columns, 4), step, thread};
   if (!u.group) {
@@ -317,7 +309,7 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
   const int id = next_range_id(sink);
   const auto outer = [](Node r, int64_t amount) {
     const int64_t count = r->src(0)->int_value() / amount;
-    return range_of(count, range_id(r), r->arg<RangeArg>().kind);
+    return make_range(count, range_id(r), r->arg<RangeArg>().kind);
   };
   Node rows = outer(m, u.rows), columns = outer(n, u.columns), steps = outer(k, u.depth);
   if (u.group) {  // a range of one iteration is none
@@ -326,11 +318,11 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
     if (extent(steps) == 1) steps = index(0);
   }
   const auto element = [&](int count, int number, RangeKind kind) {
-    return count == 1 ? index(0) : range_of(count, number, kind);
+    return count == 1 ? index(0) : make_range(count, number, kind);
   };
   Node i = element(u.row.count, id, RangeKind::Unroll);
   Node j = element(u.column.count, id + 1, RangeKind::Vector);
-  Node thread = u.group ? index(0) : range_of(target.warp, id + 2, RangeKind::Thread);
+  Node thread = u.group ? index(0) : make_range(target.warp, id + 2, RangeKind::Thread);
   // Coordinate of an element of the thread in the fragment that begins at first * size.
   const auto at = [&](Node first, int64_t size, const LanePlace& place, Node number) {
     Node y = index_mul(index_div(thread, u.width), place.of_y);

@@ -25,15 +25,13 @@ Node word(Node low, Node high) {
 class Pairs {
  public:
   Pairs(Node sink, const ProductChain& chain)
-      : sink_(sink), chain_(chain), id_(next_range_id(sink)) {
-    for (Node s : all_of(sink, Op::Stage)) slot_ = std::min(slot_, slot_of(s) - 1);
-  }
+      : sink_(sink), chain_(chain), id_(next_range_id(sink)), slot_(next_stage_slot(sink)) {}
 
   Node run() {
     NodeMap<Node> map;
-    Node columns = range(extent(chain_.n) / 2, id_++, kind(chain_.n));
+    Node columns = make_range(extent(chain_.n) / 2, id_++, kind(chain_.n));
     for (const auto& p : chain_.inner) {
-      Node step = range(extent(p.summed) / 2, range_id(p.summed), RangeKind::Reduce);
+      Node step = make_range(extent(p.summed) / 2, range_id(p.summed), RangeKind::Reduce);
       Node rows = staged(word_of(p.a, p.summed, step), step, chain_.m);
       Node all = make(Op::Load, kU32.vec(chain_.unit->columns),
                       {rows->src(0), simplify(substitute(rows->src(1), chain_.m, index(0)))});
@@ -49,9 +47,6 @@ class Pairs {
   }
 
  private:
-  static Node range(int64_t n, int id, RangeKind kind) {
-    return make(Op::Range, kIndex, {index(n)}, RangeArg{id, kind});
-  }
   static Node twice(Node step, int64_t more) { return index_add(index_mul(step, 2), index(more)); }
 
   static Node word_of(Node x, Node summed, Node step) {
@@ -105,7 +100,7 @@ class Pairs {
 
   Node sink_;
   const ProductChain& chain_;
-  int id_, slot_ = kFirstStage;
+  int id_, slot_;
   NodeMap<Node> done_;
 };
 

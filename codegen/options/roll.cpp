@@ -4,7 +4,7 @@
 #include <cmath>
 #include <optional>
 
-#include "codegen/kernel/access.h"
+#include "codegen/kernel/contraction.h"
 #include "codegen/kernel/linear.h"
 #include "codegen/kernel/option.h"
 #include "tiny/base/text.h"
@@ -14,13 +14,6 @@
 namespace tiny {
 
 namespace {
-
-std::vector<Node> closing(Node sink, Node range) {
-  std::vector<Node> out;
-  for (Node n : topological(sink))
-    if (n->op == Op::Reduce && closes(n, range)) out.push_back(n);
-  return out;
-}
 
 Op op_of(Node reduce) { return reduce->arg<OpArg>().op; }
 Node one(DType t) { return constant(t, 1); }
@@ -131,18 +124,12 @@ class Term {
  private:
   // Whether the same terms of each sum are selected, by their numbers alone, as in a last tile.
   bool selects_some(Node condition) const {
-    uint64_t closed = 0;
-    for (Node r : r_->srcs().subspan(1)) closed |= r->ranges;
-    return !(condition->ranges & ~closed) && all_of(condition, Op::Load).empty() &&
+    return !(condition->ranges & ~reduced_ranges(r_)) && all_of(condition, Op::Load).empty() &&
            condition->vmax == 1;
   }
 
   // Whether all iterations of the loop have the same one.
-  bool is_of_row(Node n) const {
-    uint64_t closed = 0;
-    for (Node r : r_->srcs().subspan(1)) closed |= r->ranges;
-    return !(n->ranges & closed);
-  }
+  bool is_of_row(Node n) const { return !(n->ranges & reduced_ranges(r_)); }
   bool has_exponential(Node n) {
     if (!uses(n) || n == r_) return false;
     return n->op == Op::Exp2 ||
@@ -223,7 +210,7 @@ Node unscaled(Node n, Op op, Node& c) {
 Node unscale_extrema(Node sink, Node range) {
   for (bool changed = true; changed;) {
     changed = false;
-    for (Node n : closing(sink, range)) {
+    for (Node n : reductions_along(sink, range_id(range))) {
       const bool is_extremum = op_of(n) == Op::Max || op_of(n) == Op::Min;
       Node c = nullptr, x = is_extremum ? unscaled(n->src(0), op_of(n), c) : nullptr;
       if (!x || changed) continue;
@@ -254,7 +241,7 @@ Node select_instead(Node sink) {
 Node hoist(Node sink, Node range) {
   for (bool changed = true; changed;) {
     changed = false;
-    const std::vector<Node> all = closing(sink, range);
+    const std::vector<Node> all = reductions_along(sink, range_id(range));
     for (Node n : all)
       for (Node d : all) {
         Term term(d, all);
@@ -297,7 +284,7 @@ bool falls_along(Node place, Node range, std::span<const Node> reduced) {
   for (const Sum::Term& t : to_sum(place).terms) {
     if (t.atom == range) {
       step = -t.factor;
-    } else if (std::find(reduced.begin(), reduced.end(), t.atom) != reduced.end()) {
+    } else if (contains(reduced, t.atom)) {
       within += std::abs(t.factor) * (extent(t.atom) - 1);
     } else if (t.atom->ranges & range->ranges) {
       return false;
@@ -326,7 +313,7 @@ Node extremum_at(Node hit) {
 
 class Roller {
  public:
-  Roller(Node sink, Node range) : range_(range), all_(closing(sink, range)) {}
+  Roller(Node sink, Node range) : range_(range), all_(reductions_along(sink, range_id(range))) {}
 
   // The reductions as they are when the loop has ended; empty where one cannot go along.
   std::optional<NodeMap<Node>> run(std::string& why) {
@@ -415,9 +402,7 @@ class Roller {
 }  // namespace
 
 Node roll(Node sink, int axis, std::string& why) {
-  Node range = nullptr;
-  for (Node r : ranges_of(sink))
-    if (range_id(r) == axis) range = r;
+  Node range = find_range(sink, axis);
   if (!range || kind(range) != RangeKind::Reduce) {
     why = cat("r", axis, " is no loop of reductions");
     return nullptr;

@@ -93,11 +93,6 @@ std::optional<Contraction> find_product(Node sink, const Opt& opt, bool cpu, std
   return {};
 }
 
-bool contains_reduction(Node n) {
-  const std::vector<Node> below = topological(n);
-  return std::any_of(below.begin(), below.end(), [](Node s) { return s->op == Op::Reduce; });
-}
-
 // One dimension of a tile: the ranges of the kernel that move along it, and its extent.
 struct StageSide {
   std::vector<Node> ranges;
@@ -108,7 +103,7 @@ struct StageSide {
 std::vector<StageSide> sides_of(Node value, const std::vector<Node>& tile, bool windows) {
   std::vector<StageSide> out;
   for (Node r : tile) {
-    const auto at = std::find_if(out.begin(), out.end(), [&](const StageSide& s) {
+    const auto at = std::ranges::find_if(out, [&](const StageSide& s) {
       return windows && s.ranges.size() == 1 && move_alike(value, s.ranges[0], r);
     });
     StageSide& side = at == out.end() ? out.emplace_back() : *at;
@@ -140,7 +135,7 @@ Node own_load(Node factor, Node loop, const std::vector<Node>& tile) {
   for (Node n : topological(factor)) {
     const bool is_own =
         n->op == Op::Load && (n->ranges & loop->ranges) &&
-        std::all_of(tile.begin(), tile.end(), [&](Node r) { return (n->ranges & r->ranges) != 0; });
+        std::ranges::all_of(tile, [&](Node r) { return (n->ranges & r->ranges) != 0; });
     if (!is_own) continue;
     if (own || is_stage(n->src(0))) return nullptr;
     own = n;
@@ -159,11 +154,9 @@ bool is_valid(const StagedFactor& f) {
 std::vector<Node> tile_ranges(Node sink, const Opt& opt) {
   std::vector<Node> out;
   for (Node r : ranges_of(sink))
-    if (std::find(opt.axes.begin(), opt.axes.end(), range_id(r)) != opt.axes.end())
-      out.push_back(r);
-  std::sort(out.begin(), out.end(), [&](Node a, Node b) {
-    return std::find(opt.axes.begin(), opt.axes.end(), range_id(a)) <
-           std::find(opt.axes.begin(), opt.axes.end(), range_id(b));
+    if (contains(opt.axes, range_id(r))) out.push_back(r);
+  std::ranges::sort(out, [&](Node a, Node b) {
+    return std::ranges::find(opt.axes, range_id(a)) < std::ranges::find(opt.axes, range_id(b));
   });
   return out;
 }
@@ -182,7 +175,7 @@ std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
   Node value = factor_of(*c, opt);
   if (!cpu) value = narrow(value, target);
   if (value->op == Op::Load && is_stage(value->src(0))) return "the factor is staged already";
-  if (contains_reduction(value)) return "the factor is computed from a reduction";
+  if (!all_of(value, Op::Reduce).empty()) return "the factor is computed from a reduction";
   if (target.language == Target::Language::Wgsl && value->dtype.size() != 4)
     return "shared memory has elements of 32 bits";
   const std::vector<Node> tile = tile_ranges(sink, opt);
@@ -228,7 +221,7 @@ Node staged(Node value, const std::vector<StageSide>& sides, const StageTile& ti
   std::vector<StageSide> fill;
   std::vector<Node> closed;
   for (const StageSide& side : sides) {
-    Node r = make(Op::Range, kIndex, {index(side.extent)}, RangeArg{id++, RangeKind::Loop});
+    Node r = make_range(side.extent, id++, RangeKind::Loop);
     for (Node of : side.ranges) map[of] = of == side.ranges[0] ? r : index(0);
     fill.push_back({{r}, side.extent});
     closed.push_back(r);
@@ -261,12 +254,11 @@ Node use_stage(Node sink, const Opt& opt, const Target& target) {
   Node loop = range_with_id(sink, opt.axis);
   Node raw = is_raw(opt) ? own_load(value, loop, tile) : nullptr;
   if (raw) value = c->gate() ? gated(raw, c->gate()) : raw;
-  int id = next_range_id(sink), slot = kFirstStage;
-  for (Node s : all_of(sink, Op::Stage)) slot = std::min(slot, slot_of(s) - 1);
-  const bool is_filled_again =
-      (value->ranges & loop->ranges) && std::find(tile.begin(), tile.end(), loop) == tile.end();
+  int id = next_range_id(sink);
+  const bool is_filled_again = (value->ranges & loop->ranges) && !contains(tile, loop);
   const StageTile how{tile, opt.staged.padding, loop, is_filled_again ? opt.amount : 1};
-  Node read = staged(value, sides_of(value, tile, is_of_windows(opt)), how, slot, id);
+  Node read =
+      staged(value, sides_of(value, tile, is_of_windows(opt)), how, next_stage_slot(sink), id);
   if (raw)
     read = substitute(factor, raw, read);
   else if (value != factor)
@@ -275,6 +267,12 @@ Node use_stage(Node sink, const Opt& opt, const Target& target) {
   std::vector<Node> sum(c->reduce->srcs().begin(), c->reduce->srcs().end());
   sum[0] = make(Op::Mul, factor->dtype, {c->a, c->b});
   return substitute(sink, c->reduce, with_sources(c->reduce, sum));
+}
+
+int next_stage_slot(Node sink) {
+  int slot = kFirstStage;
+  for (Node s : all_of(sink, Op::Stage)) slot = std::min(slot, slot_of(s) - 1);
+  return slot;
 }
 
 uint64_t staged_ranges(Node sink) {
@@ -290,8 +288,7 @@ namespace {
 bool is_of_results(Node sink, Node range) {
   uint64_t ranges = 0;
   for (Node store : sink->srcs()) ranges |= store->ranges;
-  for (Node reduce : all_of(sink, Op::Reduce))
-    for (Node r : reduce->srcs().subspan(1)) ranges |= r->ranges;
+  for (Node reduce : all_of(sink, Op::Reduce)) ranges |= reduced_ranges(reduce);
   return ranges & range->ranges;
 }
 
@@ -340,7 +337,7 @@ int64_t all_stage_bytes(Node sink) {
   for (Node s : all_of(sink, Op::Stage)) bytes += stage_bytes(s);
   const std::vector<Node> products = all_of(sink, Op::Mma);
   const auto is_of_warpgroup = [](Node n) { return mma_unit(n).warpgroup; };
-  if (std::any_of(products.begin(), products.end(), is_of_warpgroup))
+  if (std::ranges::any_of(products, is_of_warpgroup))
     bytes += 1024;  // swizzled stages begin at a multiple
   return bytes;
 }

@@ -22,6 +22,7 @@
 namespace tiny {
 
 constexpr int kFirstStage = -2;  // the slot of a kernel's first stage
+int next_stage_slot(Node sink);
 
 // The storage dtype of a factor in shared memory: 16-bit floats before they are widened, and bytes
 // where mma.sync takes them.

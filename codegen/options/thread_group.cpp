@@ -22,13 +22,13 @@ std::span<const Node> combined_by(Node reduce) { return reduce->srcs().subspan(1
 
 bool combines(Node reduce, Node r) {
   const auto own = combined_by(reduce);
-  return std::find(own.begin(), own.end(), r) != own.end();
+  return contains(own, r);
 }
 
 // Threads that combine differ in ranges one after the other, and in a scan in the last ones.
 std::string order_problem(Node reduce, std::span<const Node> threads) {
   const auto is_own = [&](Node r) { return combines(reduce, r); };
-  const auto first = std::find_if(threads.begin(), threads.end(), is_own);
+  const auto first = std::ranges::find_if(threads, is_own);
   const auto other = std::find_if_not(first, threads.end(), is_own);
   if (other == threads.end()) return "";
   if (reduce->op != Op::Prefix && std::none_of(other, threads.end(), is_own)) return "";
@@ -68,7 +68,7 @@ struct Grid {
     for (Node n : topological(sink)) {
       if (n->op != Op::Reduce && n->op != Op::Prefix) continue;
       const auto own = combined_by(n);
-      if (std::any_of(own.begin(), own.end(), is_thread)) visit(n, (n->ranges & loops) != 0);
+      if (std::ranges::any_of(own, is_thread)) visit(n, (n->ranges & loops) != 0);
     }
   }
 };
@@ -167,7 +167,7 @@ class Tree {
       from.push_back(at(thread) + half * g_.apart);
     }
     for (size_t i = 0; i < to.size(); ++i) {
-      if (std::find(to.begin(), to.end(), from[i]) != to.end())
+      if (contains(to, from[i]))
         return cat("element ", from[i], " is read when another thread writes it");
       const Threads more = held_[static_cast<size_t>(from[i])];
       if ((held_[static_cast<size_t>(to[i])] & more).any())

@@ -22,8 +22,7 @@ bool is_sum(Node n) {
 Node long_loop(Node sink) {
   uint64_t rolled = 0;
   for (Node n : topological(sink))
-    if (n->op == Op::Reduce && n->src(0)->op == Op::Roll)
-      for (Node r : n->srcs().subspan(1)) rolled |= r->ranges;
+    if (n->op == Op::Reduce && n->src(0)->op == Op::Roll) rolled |= reduced_ranges(n);
   for (Node n : topological(sink)) {
     if (!is_sum(n)) continue;
     for (Node r : n->srcs().subspan(1))

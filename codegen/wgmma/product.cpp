@@ -133,7 +133,7 @@ Node first_of_tile(const MatrixSide& side, Node range) {
 Node merged(const MatrixSide& side) {
   Node first = side.ranges[0];
   if (side.ranges.size() == 1) return first;
-  return make(Op::Range, kIndex, {index(side.extent())}, RangeArg{range_id(first), kind(first)});
+  return make_range(side.extent(), range_id(first), kind(first));
 }
 
 std::string describe_operands(MatrixTile& tile, WgmmaPlan& p) {

@@ -12,6 +12,7 @@
 #include "runtime/fusion/fuse.h"
 #include "runtime/layout/panels.h"
 #include "tiny/ir/build.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {

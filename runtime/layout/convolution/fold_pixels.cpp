@@ -183,13 +183,13 @@ class Neighbours : WindowAxes {
 
 NeighbourGradient find_neighbour_gradient(Node product, const Target& target,
                                           const NodeMap<int>& stored) {
-  if (target.kind != Target::Kind::Gpu || !target.has_wgmma) return {};
+  if (!target.has_wgmma) return {};
   Neighbours neighbours(product, &stored);
   return neighbours.run(target) ? neighbours.gradient() : NeighbourGradient();
 }
 
 Node with_neighbours(Node product, const Target& target) {
-  if (target.kind != Target::Kind::Gpu || !target.has_wgmma) return nullptr;
+  if (!target.has_wgmma) return nullptr;
   Neighbours neighbours(product);
   return neighbours.run(target) ? neighbours.make_product(target) : nullptr;
 }

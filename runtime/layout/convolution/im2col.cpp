@@ -47,20 +47,16 @@ class Columns : WindowAxes {
   }
 };
 
-bool has_columns(const Target& target) {
-  return target.kind == Target::Kind::Gpu && target.has_wgmma;
-}
-
 }  // namespace
 
 Node with_columns(Node product, const Target& target) {
-  if (!has_columns(target)) return nullptr;
+  if (!target.has_wgmma) return nullptr;
   Columns columns(product);
   return columns.run(target) ? columns.make_product() : nullptr;
 }
 
 int columns_axis(Node product, const Target& target) {
-  if (!has_columns(target)) return -1;
+  if (!target.has_wgmma) return -1;
   Columns columns(product);
   return columns.run(target) ? columns.axis_of_results() : -1;
 }

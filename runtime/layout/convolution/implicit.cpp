@@ -222,7 +222,7 @@ class Readers {
 
 std::optional<WindowProduct> find_window_product(Node product, const Target& target,
                                                  const NodeMap<int>* stored) {
-  if (target.kind != Target::Kind::Gpu || !target.has_wgmma) return {};
+  if (!target.has_wgmma) return {};
   return WindowFinder(product, stored).run(target);
 }
 
@@ -406,7 +406,7 @@ Innermost choose_innermost(std::span<const Node> roots, std::span<const Node> or
   for (Node n : order) {
     if (n->op != Op::ReduceAxis) continue;
     const Target& target = targets.of(n);
-    if (target.kind != Target::Kind::Gpu || !target.has_wgmma) continue;
+    if (!target.has_wgmma) continue;
     if (Node p = with_product_on_top(n)) products.push_back({n, p, target});
   }
   if (products.empty()) return inner;

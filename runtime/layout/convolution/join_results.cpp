@@ -32,7 +32,7 @@ Node JoinedResults::restored(Node results) const {
 }
 
 std::optional<JoinedResults> join_results(Node n, const Target& target) {
-  if (target.kind != Target::Kind::Gpu || !target.has_wgmma) return {};
+  if (!target.has_wgmma) return {};
   const GraphContraction c(n, FollowHalves{});
   const int with = operand_of_windows(c, target);
   const std::vector<int> results = axes_of_results(c, with);
