@@ -67,15 +67,13 @@ class CpuLoops : protected Tuner {
     if (core >= 0) ids.push_back(core);
     for (RangeKind k : {RangeKind::Loop, RangeKind::Reduce, RangeKind::Unroll, RangeKind::Vector}) {
       const auto first = static_cast<ptrdiff_t>(ids.size());
-      for (Node r : ranges_)
-        if (kind(r) == k && range_id(r) != innermost_ && range_id(r) != strip_)
-          ids.push_back(range_id(r));
+      for (int id : without(without(ids_of(k), innermost_), strip_)) ids.push_back(id);
       if (k == strip_after() && strip_ >= 0) ids.push_back(strip_);
       // The sum with the largest stride is outermost: elements that the others read again are still
       // in L1.
       if (k == RangeKind::Reduce && choice_.is_gemm)
-        std::stable_sort(ids.begin() + first, ids.end(),
-                         [&](int a, int b) { return reach(a) > reach(b); });
+        std::ranges::stable_sort(ids.begin() + first, ids.end(), std::ranges::greater(),
+                                 [&](int id) { return reach(id); });
     }
     if (innermost_ >= 0) ids.push_back(innermost_);
     if (!ids.empty()) apply({OptKind::Order, 0, 0, ids});

@@ -60,14 +60,9 @@ class PoolingTuner : GpuTuner {
     return elements > 1 && elements <= kMax && size(shared) >= kBlock * target_.cores;
   }
   bool is_reduced(int id) const {
-    for (Node item : items()) {
-      const auto reduced =
-          item->op == Op::Reduce ? item->srcs().subspan(1) : std::span<const Node>();
-      if ((enclosing(item) >> id & 1) &&
-          std::ranges::none_of(reduced, [&](Node r) { return range_id(r) == id; }))
-        return false;
-    }
-    return true;
+    return std::ranges::all_of(items(), [&](Node item) {
+      return !contains(item, id) || (item->op == Op::Reduce && (reduced_ranges(item) >> id & 1));
+    });
   }
 
   // A thread has the pooling windows of several contiguous channels.
@@ -267,8 +262,7 @@ class RowTuner : GpuTuner {
     }
     std::vector<Class> out;
     for (const auto& [key, ids] : found) out.push_back({ids, key.first, size(ids)});
-    std::ranges::stable_sort(
-        out, [](const Class& a, const Class& b) { return a.iterations > b.iterations; });
+    std::ranges::stable_sort(out, std::ranges::greater(), &Class::iterations);
     return out;
   }
 

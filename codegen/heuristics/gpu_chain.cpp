@@ -158,13 +158,10 @@ class ChainTuner : StagingTuner {
   // Whether something is reduced along the columns that is no product: others may need it.
   bool reduces_columns(int columns) const {
     const auto chain = find_chain(sink_, target_);
-    for (Node n : all_of(sink_, Op::Reduce))
-      for (Node r : n->srcs().subspan(1))
-        if (range_id(r) == columns &&
-            (!chain ||
-             std::ranges::none_of(chain->outer, [&](const auto& p) { return p.reduce == n; })))
-          return true;
-    return false;
+    return std::ranges::any_of(reductions_along(sink_, columns), [&](Node n) {
+      return !chain || std::ranges::find(chain->outer, n, &ProductChain::Product::reduce) ==
+                           chain->outer.end();
+    });
   }
 
   int split_off(int id, int64_t amount) {

@@ -88,15 +88,14 @@ class WindowLoops : protected StagingTuner {
           pairs_.push_back({s, range_id(r)});
       }
     const std::vector<Node> loads = all_of(image, Op::Load);
-    std::ranges::stable_sort(pairs_, [&](const Pair& a, const Pair& b) {
-      return min_stride(loads, a.sum) > min_stride(loads, b.sum);
-    });
+    std::ranges::stable_sort(pairs_, std::ranges::greater(),
+                             [&](const Pair& p) { return min_stride(loads, p.sum); });
   }
 
   static void sort_by_stride(Node factor, Ids& ids) {
     const std::vector<Node> loads = all_of(factor, Op::Load);
-    std::ranges::stable_sort(
-        ids, [&](int x, int y) { return min_stride(loads, x) > min_stride(loads, y); });
+    std::ranges::stable_sort(ids, std::ranges::greater(),
+                             [&](int id) { return min_stride(loads, id); });
   }
 
   // Sums over all pixels, for each place in a window, rather than the other way round.

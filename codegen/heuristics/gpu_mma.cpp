@@ -69,8 +69,7 @@ class MmaTuner : Tuner {
   }
 
   Ids by_distance(Ids ids, uint64_t operand) const {
-    std::ranges::stable_sort(
-        ids, [&](int x, int y) { return min_stride(operand, x) < min_stride(operand, y); });
+    std::ranges::stable_sort(ids, {}, [&](int id) { return min_stride(operand, id); });
     return ids;
   }
 

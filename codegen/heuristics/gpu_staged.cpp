@@ -60,8 +60,8 @@ class StageLoops : protected StagingTuner {
   // blocks. Results of one image are, of several they are not.
   void keep_together(Ids& ids) {
     Node store = sink_->src(0);
-    std::ranges::stable_sort(ids,
-                             [&](int x, int y) { return stride(store, x) > stride(store, y); });
+    std::ranges::stable_sort(ids, std::ranges::greater(),
+                             [&](int id) { return stride(store, id); });
     if (ids.empty()) return;
     size_t first = ids.size() - 1;
     for (int64_t step = stride(store, ids[first]); first > 0 && step != kIrregular; --first) {
@@ -159,8 +159,8 @@ class StageLoops : protected StagingTuner {
 
   // A factor's elements lie as near as they can along the last one.
   void sort_by_distance(Ids& ids, int which) const {
-    std::ranges::stable_sort(
-        ids, [&](int x, int y) { return min_stride(which, x) > min_stride(which, y); });
+    std::ranges::stable_sort(ids, std::ranges::greater(),
+                             [&](int id) { return min_stride(which, id); });
   }
 
   // Whether a factor's tile is contiguous along the sum, before ranges merge.
@@ -252,10 +252,8 @@ class StageTuner : StageLoops {
     // it are found with less arithmetic.
     const int near = along_sum_[1] && !along_sum_[0] ? 1 : 0;
     sort_by_distance(sums_, near);
-    std::ranges::stable_sort(sums_, [&](int x, int y) {
-      const auto rank = [&](int id) { return min_stride(near, id) > 1 && size(id) % step == 0; };
-      return !rank(x) && rank(y);
-    });
+    std::ranges::stable_sort(
+        sums_, {}, [&](int id) { return min_stride(near, id) > 1 && size(id) % step == 0; });
     k_ = merged(sums_);
   }
 

@@ -112,9 +112,7 @@ class WgmmaTuner : Tuner {
       for (const auto& t : to_sum(load->src(1)).terms)
         if (t.atom->op == Op::Range && !(t.atom->ranges & (p.k | other->ranges)))
           m.ranges.push_back(t.atom);
-      std::ranges::sort(m.ranges, [&](Node x, Node y) {
-        return x != first && (y == first || range_id(x) < range_id(y));
-      });
+      std::ranges::sort(m.ranges, {}, [&](Node r) { return std::pair(r == first, range_id(r)); });
       if (m.ranges.size() < 2 || m.ranges.back() != first) continue;
       const WindowTile tile = window_tile({m.extent() / extent(first), extent(first), n.extent()},
                                           others_of(p, m, n), target_.cores);
@@ -151,7 +149,7 @@ class WgmmaTuner : Tuner {
       own.ranges.push_back(t.atom);
       if (!longest || extent(t.atom) > extent(longest)) longest = t.atom;
     }
-    std::ranges::sort(own.ranges, [](Node x, Node y) { return range_id(x) < range_id(y); });
+    std::ranges::sort(own.ranges, {}, range_id);
     const bool windows = load->num_src > 2 || is_walked_twice(p, load);
     return windows || !longest ? own : MatrixSide{{longest}};
   }

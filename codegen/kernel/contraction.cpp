@@ -38,7 +38,8 @@ std::optional<Contraction> only_contraction(Node sink) {
 
 std::vector<Node> reductions_along(Node sink, int id) {
   std::vector<Node> out = all_of(sink, Op::Reduce);
-  std::erase_if(out, [&](Node reduce) { return !(reduced_ranges(reduce) >> id & 1); });
+  const uint64_t bit = id < 0 ? 0 : uint64_t{1} << id;
+  std::erase_if(out, [&](Node reduce) { return !(reduced_ranges(reduce) & bit); });
   return out;
 }
 

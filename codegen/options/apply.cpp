@@ -21,6 +21,10 @@ namespace tiny {
 
 namespace {
 
+constexpr std::string_view kWords[] = {  // in the order of the kinds
+    "split", "align", "extend", "merge",     "bind",       "join", "matrix",
+    "mma",   "stage", "roll",   "fragments", "warpgroups", "order"};
+static_assert(std::size(kWords) == static_cast<size_t>(OptKind::Order) + 1);
 constexpr std::string_view kMmaReads[] = {"", "matrices"};  // MmaReads
 
 // In texts: 0 or 1, 2 more for Raw, 4 more for Windows.
@@ -29,24 +33,28 @@ int factor_number(const StagedFactor& f) { return f.number + 2 * static_cast<int
 }  // namespace
 
 std::string to_text(const Opt& opt) {
+  std::string text(kWords[static_cast<size_t>(opt.kind)]);
+  if (opt.kind != OptKind::Order) text += cat(" r", opt.axis);
+  const auto with_axes = [&] {
+    for (int a : opt.axes) text += cat(" r", a);
+    return text;
+  };
   switch (opt.kind) {
-    case OptKind::Split: return cat("split r", opt.axis, ' ', opt.amount);
-    case OptKind::Align: return cat("align r", opt.axis, ' ', opt.amount);
-    case OptKind::Extend: return cat("extend r", opt.axis, ' ', opt.amount);
-    case OptKind::Merge: return cat("merge r", opt.axis, " r", opt.amount);
-    case OptKind::Bind:
-      return cat("bind r", opt.axis, ' ', name_of(static_cast<RangeKind>(opt.amount)));
-    case OptKind::Join: return cat("join r", opt.axis, " r", opt.amount);
-    case OptKind::Roll: return cat("roll r", opt.axis);
+    case OptKind::Split:
+    case OptKind::Align:
+    case OptKind::Extend: return cat(text, ' ', opt.amount);
+    case OptKind::Merge:
+    case OptKind::Join: return cat(text, " r", opt.amount);
+    case OptKind::Bind: return cat(text, ' ', name_of(static_cast<RangeKind>(opt.amount)));
     case OptKind::Fragments:
-    case OptKind::Warpgroups:
-      return cat(opt.kind == OptKind::Fragments ? "fragments" : "warpgroups", " r", opt.axis, " r",
-                 opt.axes[0], " x ", opt.amount);
+    case OptKind::Warpgroups: return cat(with_axes(), " x ", opt.amount);
+    case OptKind::Mma: return cat(with_axes(), opt.amount ? " " : "", kMmaReads[opt.amount]);
+    case OptKind::Stage:
+      text += cat(" factor ", factor_number(opt.staged), " pad ", opt.staged.padding);
+      return cat(with_axes(), " x ", opt.amount);
     case OptKind::Matrix: {
-      std::string text = cat("matrix r", opt.axis);
-      for (int a : opt.axes) text += cat(" r", a);
       const TileShape& tile = opt.tile;
-      text += cat(" x ", tile.columns);
+      text = cat(with_axes(), " x ", tile.columns);
       if (tile.rows != 128) text += cat(" rows ", tile.rows);
       text = cat(text, tile.split_n ? " halved" : "", tile.vectorized_epilogue ? " wide" : "",
                  tile.max_stages ? " deep" : "");
@@ -54,20 +62,10 @@ std::string to_text(const Opt& opt) {
       if (tile.cluster_n > 1) text += cat(" across ", tile.cluster_n);
       return tile.split_k > 1 ? cat(text, " parts ", tile.split_k) : text;
     }
-    case OptKind::Mma:
-      return cat("mma r", opt.axis, " r", opt.axes[0], " r", opt.axes[1], opt.amount ? " " : "",
-                 kMmaReads[opt.amount]);
-    case OptKind::Stage: {
-      std::string text = cat("stage r", opt.axis, " factor ", factor_number(opt.staged), " pad ",
-                             opt.staged.padding);
-      for (int a : opt.axes) text += cat(" r", a);
-      return cat(text, " x ", opt.amount);
-    }
+    case OptKind::Roll:
     case OptKind::Order: break;
   }
-  std::string text = "order";
-  for (int a : opt.axes) text += cat(" r", a);
-  return text;
+  return with_axes();
 }
 
 std::string to_text(const std::vector<Opt>& opts) {
@@ -78,81 +76,88 @@ std::string to_text(const std::vector<Opt>& opts) {
 
 namespace {
 
-// Matrix for all other words.
-OptKind kind_from_text(const std::string& word) {
-  constexpr std::string_view kWords[] = {// in the order of the kinds
-                                         "split", "align", "extend",    "merge",
-                                         "bind",  "join",  "matrix",    "mma",
-                                         "stage", "roll",  "fragments", "warpgroups"};
-  static_assert(std::size(kWords) == static_cast<size_t>(OptKind::Warpgroups) + 1);
-  const auto at = static_cast<size_t>(std::find(kWords, std::end(kWords), word) - kWords);
-  return at < std::size(kWords) ? static_cast<OptKind>(at) : OptKind::Matrix;
+// What a tile's text has behind its columns.
+bool read_words(TextReader& in, TileShape& tile) {
+  for (std::string word; in >> word;) {
+    int* const number = word == "rows"     ? &tile.rows
+                        : word == "down"   ? &tile.cluster_m
+                        : word == "across" ? &tile.cluster_n
+                        : word == "parts"  ? &tile.split_k
+                                           : nullptr;
+    bool* const flag = word == "halved" ? &tile.split_n
+                       : word == "wide" ? &tile.vectorized_epilogue
+                       : word == "deep" ? &tile.max_stages
+                                        : nullptr;
+    if (flag)
+      *flag = true;
+    else if (!number || !(in >> *number) || *number < 1)
+      return false;
+  }
+  return true;
 }
 
 Opt option_from_text(const std::string& text) {
   TextReader in(text);
-  std::string kind, word;
-  Opt opt{OptKind::Order, 0, 0, {}};
-  bool good = true;
+  std::string word;
+  in >> word;
+  const auto at = std::ranges::find(kWords, word);
+  bool good = at != std::end(kWords);
+  Opt opt{good ? static_cast<OptKind>(at - kWords) : OptKind::Order, 0, 0, {}};
   const auto range = [&] {  // "r3"
     char r = 0;
     int id = -1;
     good = good && (in >> r >> id) && r == 'r' && id >= 0 && id < 64;
     return id;
   };
-  in >> kind;
-  if (kind == "order") {
-    while (good && in >> std::ws && in.peek() != EOF) opt.axes.push_back(range());
-  } else {
-    opt.axis = range();
-    opt.kind = kind_from_text(kind);
-    if (kind == "merge" || kind == "join") {
-      opt.amount = range();
-    } else if (kind == "split" || kind == "align" || kind == "extend") {
-      good = good && (in >> opt.amount);
-    } else if (kind == "bind") {
+  const auto axes = [&] {
+    while (good && (in >> std::ws) && in.peek() == 'r') opt.axes.push_back(range());
+  };
+  const auto times = [&](auto& number) { good = good && (in >> word >> number) && word == "x"; };
+  if (opt.kind != OptKind::Order) opt.axis = range();
+  switch (opt.kind) {
+    case OptKind::Split:
+    case OptKind::Align:
+    case OptKind::Extend: good = good && (in >> opt.amount); break;
+    case OptKind::Merge:
+    case OptKind::Join: opt.amount = range(); break;
+    case OptKind::Bind:
       in >> word;
       while (opt.amount <= static_cast<int64_t>(RangeKind::Device) &&
              word != name_of(static_cast<RangeKind>(opt.amount)))
         ++opt.amount;
       good = good && opt.amount <= static_cast<int64_t>(RangeKind::Device);
-    } else if (kind == "roll") {
-    } else if (kind == "fragments" || kind == "warpgroups") {
+      break;
+    case OptKind::Fragments:
+    case OptKind::Warpgroups:
       opt.axes = {range()};
-      good = good && (in >> word >> opt.amount) && word == "x";
-    } else if (kind == "mma") {
+      times(opt.amount);
+      break;
+    case OptKind::Mma:
       opt.axes = {range(), range()};
       if (good && in >> word) {
         opt.amount = std::find(kMmaReads + 1, std::end(kMmaReads), word) - kMmaReads;
         good = opt.amount <= kMmaMatrices;
       }
       in.clear();
-    } else if (kind == "stage") {
+      break;
+    case OptKind::Stage: {
       int factor = 0, padding = 0;
       good = good && (in >> word >> factor) && word == "factor" && (in >> word >> padding) &&
              word == "pad";
       opt.staged = {factor % 2, static_cast<StagedFactor::Form>(factor / 2), padding};
-      while (good && (in >> std::ws) && in.peek() == 'r') opt.axes.push_back(range());
-      good = good && (in >> word >> opt.amount) && word == "x";
-    } else {
-      do opt.axes.push_back(range());
-      while (good && (in >> std::ws) && in.peek() == 'r');
-      TileShape& tile = opt.tile;
-      good = good && kind == "matrix" && (in >> word >> tile.columns) && word == "x";
-      while (good && in >> word) {
-        tile.split_n |= word == "halved";
-        tile.vectorized_epilogue |= word == "wide";
-        tile.max_stages |= word == "deep";
-        int* const number = word == "rows"     ? &tile.rows
-                            : word == "down"   ? &tile.cluster_m
-                            : word == "across" ? &tile.cluster_n
-                            : word == "parts"  ? &tile.split_k
-                                               : nullptr;
-        good = number ? in >> *number && *number > 0
-                      : word == "halved" || word == "wide" || word == "deep";
-      }
-      in.clear();
+      axes();
+      times(opt.amount);
+      break;
     }
+    case OptKind::Matrix:
+      opt.axes = {range()};
+      axes();
+      times(opt.tile.columns);
+      good = good && read_words(in, opt.tile);
+      in.clear();
+      break;
+    case OptKind::Order: axes(); break;
+    case OptKind::Roll: break;
   }
   check(good && (in >> std::ws).eof(), "option '", text,
         "': expected such as split r1 16, align r1 8, extend r0 6, merge r0 r1, join r0 r1, "

@@ -105,15 +105,26 @@ constexpr MmaUnit kUnits[] = {
     tile("avx512vnni", kU8, kI8, "llvm.x86.avx512.vpdpbusd.512", 1),
 };
 
-// The only reduction along the option's range of the sum, as a product.
-std::string find_product(Node sink, const Opt& opt, const Target& target, MmaProduct& out) {
-  const std::vector<Node> sums = reductions_along(sink, opt.axes.at(1));
+bool has(Node n, Node range) { return n->ranges & range->ranges; }
+
+// What an option says: the only reduction along its range of the sum as a product, a with the rows.
+struct MmaOption : MmaProduct {
+  Node m = nullptr, n = nullptr, k = nullptr;  // ranges
+};
+
+std::string read_option(Node sink, const Opt& opt, const Target& target, MmaOption& out) {
+  if (opt.axes.size() != 2) return "no ranges of the columns and the sum";
+  const std::vector<Node> sums = reductions_along(sink, opt.axes[1]);
   if (sums.empty()) return "no range of the sum";
   if (sums.size() > 1) return "more than one reduction closes the range of the sum";
-  return mma_product(sums[0], target, out);
+  if (std::string why = mma_product(sums[0], target, out); !why.empty()) return why;
+  out.m = find_range(sink, opt.axis);
+  out.n = find_range(sink, opt.axes[0]);
+  out.k = find_range(sink, opt.axes[1]);
+  if (!out.m || !out.n || !out.k) return "no such ranges";
+  if (has(out.b, out.m)) std::swap(out.a, out.b);
+  return "";
 }
-
-bool has(Node n, Node range) { return n->ranges & range->ranges; }
 
 bool divides(Node range, int64_t n) {
   return range->src(0)->is_const() && range->src(0)->int_value() % n == 0;
@@ -260,17 +271,12 @@ std::string mma_product(Node reduce, const Target& target, MmaProduct& out) {
 }
 
 std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
-  MmaProduct p;
-  if (opt.axes.size() != 2) return "no ranges of the columns and the sum";
-  if (std::string why = find_product(sink, opt, target, p); !why.empty()) return why;
-  Node m = find_range(sink, opt.axis), n = find_range(sink, opt.axes[0]);
-  Node k = find_range(sink, opt.axes[1]);
-  if (!m || !n || !k) return "no such ranges";
+  MmaOption p;
+  if (std::string why = read_option(sink, opt, target, p); !why.empty()) return why;
+  Node a = p.a, b = p.b, m = p.m, n = p.n, k = p.k;
   for (Node s : sink->srcs())
     if (!has(s, m) || !has(s, n)) return "a store does not run along rows and columns";
-  if (!has(p.a, k) || !has(p.b, k)) return "an operand does not depend on the range of the sum";
-  Node a = p.a, b = p.b;
-  if (has(b, m)) std::swap(a, b);
+  if (!has(a, k) || !has(b, k)) return "an operand does not depend on the range of the sum";
   if (!has(a, m) || !has(b, n) || has(a, n) || has(b, m))
     return "an operand does not depend on one of rows and columns";
   const MmaUnit& u = *p.unit;
@@ -298,13 +304,10 @@ std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
 }
 
 Node use_mma(Node sink, const Opt& opt, const Target& target) {
-  MmaProduct p;
-  const std::string why = find_product(sink, opt, target, p);
+  MmaOption p;
+  const std::string why = read_option(sink, opt, target, p);
   expect(why.empty(), "mma: ", why);
-  Node a = p.a, b = p.b;
-  Node m = range_with_id(sink, opt.axis), n = range_with_id(sink, opt.axes[0]);
-  Node k = range_with_id(sink, opt.axes[1]);
-  if (has(b, m)) std::swap(a, b);
+  Node a = p.a, b = p.b, m = p.m, n = p.n, k = p.k;
   const MmaUnit& u = *p.unit;
   const int id = next_range_id(sink);
   const auto outer = [](Node r, int64_t amount) {
@@ -312,11 +315,8 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
     return make_range(count, range_id(r), r->arg<RangeArg>().kind);
   };
   Node rows = outer(m, u.rows), columns = outer(n, u.columns), steps = outer(k, u.depth);
-  if (u.group) {  // a range of one iteration is none
-    if (extent(rows) == 1) rows = index(0);
-    if (extent(columns) == 1) columns = index(0);
-    if (extent(steps) == 1) steps = index(0);
-  }
+  for (Node* r : {&rows, &columns, &steps})
+    if (u.group && extent(*r) == 1) *r = index(0);  // a range of one iteration is none
   const auto element = [&](int count, int number, RangeKind kind) {
     return count == 1 ? index(0) : make_range(count, number, kind);
   };

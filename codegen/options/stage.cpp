@@ -151,13 +151,11 @@ bool is_valid(const StagedFactor& f) {
          f.padding >= 0;
 }
 
+// Those that there are, each once.
 std::vector<Node> tile_ranges(Node sink, const Opt& opt) {
   std::vector<Node> out;
-  for (Node r : ranges_of(sink))
-    if (contains(opt.axes, range_id(r))) out.push_back(r);
-  std::ranges::sort(out, [&](Node a, Node b) {
-    return std::ranges::find(opt.axes, range_id(a)) < std::ranges::find(opt.axes, range_id(b));
-  });
+  for (int id : opt.axes)
+    if (Node r = find_range(sink, id); r && !contains(out, r)) out.push_back(r);
   return out;
 }
 

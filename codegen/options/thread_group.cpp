@@ -18,16 +18,9 @@ bool is_thread(Node range) { return kind(range) == RangeKind::Thread; }
 
 Finding wrong(std::string text) { return {Verdict::Wrong, Method::Walk, std::move(text)}; }
 
-std::span<const Node> combined_by(Node reduce) { return reduce->srcs().subspan(1); }
-
-bool combines(Node reduce, Node r) {
-  const auto own = combined_by(reduce);
-  return contains(own, r);
-}
-
 // Threads that combine differ in ranges one after the other, and in a scan in the last ones.
 std::string order_problem(Node reduce, std::span<const Node> threads) {
-  const auto is_own = [&](Node r) { return combines(reduce, r); };
+  const auto is_own = [&](Node r) { return closes(reduce, r); };
   const auto first = std::ranges::find_if(threads, is_own);
   const auto other = std::find_if_not(first, threads.end(), is_own);
   if (other == threads.end()) return "";
@@ -67,8 +60,7 @@ struct Grid {
     if (threads.empty()) return;
     for (Node n : topological(sink)) {
       if (n->op != Op::Reduce && n->op != Op::Prefix) continue;
-      const auto own = combined_by(n);
-      if (std::ranges::any_of(own, is_thread)) visit(n, (n->ranges & loops) != 0);
+      if (std::ranges::any_of(n->srcs().subspan(1), is_thread)) visit(n, (n->ranges & loops) != 0);
     }
   }
 };
@@ -81,7 +73,7 @@ ThreadGroup group_of(Node reduce, std::span<const Node> threads, int warp, bool 
   for (Node r : threads) {
     const auto n = static_cast<int>(extent(r));
     group.threads *= n;
-    if (combines(reduce, r)) {
+    if (closes(reduce, r)) {
       group.width *= n;
       group.apart = 1;
     } else {

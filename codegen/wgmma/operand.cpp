@@ -144,10 +144,8 @@ class PlainOperand : protected OperandMap {
         axes.push_back({t.factor, extent(t.atom), nullptr, t.atom});
     while (axes.size() > 5)
       if (!join(axes)) return "an operand has more than five axes";
-    std::ranges::stable_sort(axes, [](const Axis& x, const Axis& y) {
-      return std::abs(x.step) < std::abs(y.step) ||
-             (std::abs(x.step) == std::abs(y.step) && x.side && !y.side);
-    });
+    std::ranges::stable_sort(
+        axes, {}, [](const Axis& a) { return std::pair(std::abs(a.step), a.side == nullptr); });
     if (axes[0].step != 1 || !axes[0].side) return "an operand is contiguous along another range";
     if (out_.k_major && view_.across.size / view_.blocks > kMaxRows)
       return "a box has at most 256 rows";

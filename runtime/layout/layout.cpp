@@ -158,12 +158,12 @@ class Layouts {
     if (target_.kind != Target::Kind::Cpu) return n;
     if (is_movement(x->op)) {
       x = stored_window(x, n);
-    } else if (is_elementwise(x->op)) {
-      std::vector<Node> srcs;
-      for (Node s : x->srcs()) srcs.push_back(is_movement(s->op) ? stored_window(s, n) : s);
-      x = with_sources(x, srcs);
+      return with_sources(n, std::span(&x, 1));
     }
-    return with_sources(n, std::span(&x, 1));
+    if (!is_elementwise(x->op)) return n;
+    std::vector<Node> srcs;
+    for (Node s : x->srcs()) srcs.push_back(is_movement(s->op) ? stored_window(s, n) : s);
+    return with_operands(n, srcs);
   }
 
   Node stored_window(Node top, Node reduce) {
@@ -177,8 +177,7 @@ class Layouts {
       Node view = with_affine_indices(s);
       srcs.push_back(dense ? with_dense_indices(view) : view);
     }
-    Node product = with_sources(n->src(0), srcs);
-    return with_sources(n, std::span(&product, 1));
+    return with_operands(n, srcs);
   }
 
   Node with_packed_operands(Node n) {
@@ -188,8 +187,7 @@ class Layouts {
     if (plans.empty()) return n;
     std::vector<Node> views;
     for (const OperandPlan& p : plans) views.push_back(build::cast(view(p, x->shape()), x->dtype));
-    Node product = with_sources(x, views);
-    return with_sources(n, std::span(&product, 1));
+    return with_operands(n, views);
   }
 
   // An operand that TMA cannot read as it lies is packed where that is little beside the GEMM: rows

@@ -353,7 +353,11 @@ Node with_plain_operands(Node reduce, const Target& target) {
       return is_affine(o) && !o.gate && !(target.has_wgmma && (has_steps(o) || begins_apart(o))) &&
              !(widens && o.point->dtype != product->dtype);
     }));
-  product = with_sources(product, srcs);
+  return with_operands(reduce, srcs);
+}
+
+Node with_operands(Node reduce, std::span<const Node> operands) {
+  Node product = with_sources(reduce->src(0), operands);
   return with_sources(reduce, std::span(&product, 1));
 }
 

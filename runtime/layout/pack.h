@@ -43,6 +43,9 @@ Node with_plain_operands(Node reduce, const Target& target);
 // a way of their own.
 std::vector<OperandPlan> plan_packing(Node reduce, const Target& target);
 
+// The sum of the product of other operands.
+Node with_operands(Node reduce, std::span<const Node> operands);
+
 // Whether one of the operands is transposed while the product is computed.
 bool turns_operand(Node reduce, const Target& target);
 

@@ -245,13 +245,6 @@ Node filled_channels(Node x, int dim) {
   return packed(build::pad(x, pads), dim, INT64_MAX);
 }
 
-Node first_of_axis(Node x, int axis, int64_t size) {
-  Shape bounds;
-  for (int i = 0; i < x->rank; ++i)
-    bounds.insert(bounds.end(), {0, i == axis ? size : x->shape()[i]});
-  return build::shrink(x, bounds);
-}
-
 // Whether memory was made with zeros after the first `size` places of an axis.
 bool has_zeros_after(Node x, int dim, int64_t size) {
   while (x->op == Op::Contiguous || x->op == Op::Permute) {
@@ -328,6 +321,13 @@ Shape order_of_sums(const WindowProduct& windows, int rank) {
 }
 
 }  // namespace
+
+Node first_of_axis(Node x, int axis, int64_t size) {
+  Shape bounds;
+  for (int i = 0; i < x->rank; ++i)
+    bounds.insert(bounds.end(), {0, i == axis ? size : x->shape()[i]});
+  return build::shrink(x, bounds);
+}
 
 Node packed_channels(Node x, int dim) {
   return first_of_axis(filled_channels(x, dim), dim, x->shape()[dim]);

@@ -40,6 +40,9 @@ SplitK parts_of(Node product, const WindowProduct& windows, const Target& target
 // split-K it is a sum of sums.
 Node with_windows(Node product, const WindowProduct& windows, const SplitK& parts = {});
 
+// `x` cut after the first `size` places of an axis.
+Node first_of_axis(Node x, int axis, int64_t size);
+
 // `x` with axis `dim` innermost, in rows of 16-bit floats that begin at multiples of 64 bytes.
 Node packed_channels(Node x, int dim);
 

@@ -25,10 +25,8 @@ std::vector<int> axes_of_results(const GraphContraction& c, int with) {
 }  // namespace
 
 Node JoinedResults::restored(Node results) const {
-  Shape bounds;
-  for (int i = 0; i < results->rank; ++i)
-    bounds.insert(bounds.end(), {0, i + 1 == results->rank ? count : results->shape()[i]});
-  return build::permute(build::reshape(build::shrink(results, bounds), sizes), order);
+  Node own = first_of_axis(results, static_cast<int>(results->rank) - 1, count);
+  return build::permute(build::reshape(own, sizes), order);
 }
 
 std::optional<JoinedResults> join_results(Node n, const Target& target) {
