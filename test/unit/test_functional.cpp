@@ -114,6 +114,11 @@ TEST_CASE("pools follow ceil_mode and count padding as asked") {
   PoolOptions inside = o;
   inside.count_include_pad = false;
   CHECK(numbers(avg_pool1d(x, 3, inside)) == Numbers{0.5, 2, 4, 5});
+  // One window that is longer than the input by less than a step.
+  const PoolOptions whole{.stride = 3, .ceil_mode = true};
+  CHECK(numbers(max_pool1d(count({1, 1, 2}), 4, whole)) == Numbers{1});
+  CHECK(numbers(avg_pool1d(count({1, 1, 2}), 4, whole)) == Numbers{0.5});
+  CHECK_THROWS_AS(max_pool1d(count({1, 1, 2}), 5, whole), Error);
 }
 
 TEST_CASE("max_pool2d takes the largest of each window, padding never") {

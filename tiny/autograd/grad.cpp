@@ -126,15 +126,17 @@ void grad_div(Node n, Node g, Adjoints& to) {
   if (y->needs_grad) to.add(y, unary(Op::Neg, mul(gx, n)));
 }
 
-// The gradient goes to the larger (smaller) operand, halves to both where they are equal. The
-// operands are not compared with the result, which may have been stored by an earlier kernel that
-// rounded them otherwise.
+// The gradient goes to the larger (smaller) operand, halves to both where they are equal, all of it
+// to both where one is NaN. The operands are not compared with the result, which may have been
+// stored by an earlier kernel that rounded them otherwise.
 void grad_extremum(Node n, Node g, Adjoints& to) {
   const Node x = n->src(0), y = n->src(1), zero = zeros_like(g), half = mul(g, number(g, 0.5));
   const Node equal = binary(Op::Eq, x, y);
-  const Node second = n->op == Op::Max ? binary(Op::Lt, x, y) : binary(Op::Lt, y, x);
-  to.add(x, where(equal, half, where(second, zero, g)));
-  to.add(y, where(equal, half, where(second, g, zero)));
+  const auto loses = [&](Node a, Node b) {
+    return n->op == Op::Max ? binary(Op::Lt, a, b) : binary(Op::Lt, b, a);
+  };
+  to.add(x, where(equal, half, where(loses(x, y), zero, g)));
+  to.add(y, where(equal, half, where(loses(y, x), zero, g)));
 }
 
 void grad_where(Node n, Node g, Adjoints& to) {

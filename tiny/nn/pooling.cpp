@@ -24,9 +24,12 @@ struct Pool {
   int64_t span(int i) const { return span_of(what, {kernel[i], 1, dilation[i]}); }
 };
 
-// The number of windows along one axis; the last one must start before the end of the padding.
+// The number of windows along one axis; the last one must start before the end of the padding. With
+// ceil_mode it may be the only one, and reach beyond that end by less than a step.
 int64_t window_count(const Pool& p, int i, bool ceil_mode) {
-  const int64_t room = p.padded(i) - p.span(i), step = p.stride[i];
+  const int64_t space = p.padded(i) - p.span(i), step = p.stride[i];
+  const int64_t room =
+      ceil_mode && p.size(i) > 0 && space > -step ? std::max<int64_t>(space, 0) : space;
   check(room >= 0, p.what, ": a kernel of ", to_text(p.kernel), " does not fit the input ",
         to_text(p.x.shape()), " with padding ", to_text(p.padding));
   int64_t count = (ceil_mode ? ceil_div(room, step) : room / step) + 1;

@@ -298,7 +298,9 @@ Node lower_sin(Node node, bool plain) {
   const Value sine = mul_add(r * square, p, r);
   const int sign = f.integer.bits() - 1;
   const Value odd = plain ? cast(rounded, f.integer) : bits(rounded, f.integer);
-  return bits(bits(sine, f.integer) ^ (odd << sign), x.dtype()).n;
+  // The sine of -0 is -0, which its sum with r^3 is not.
+  const Value of_r = bits(sine, f.integer) | (bits(r, f.integer) & int_min(f.integer));
+  return bits(of_r ^ (odd << sign), x.dtype()).n;
 }
 
 }  // namespace tiny

@@ -100,7 +100,8 @@ Tensor upper_half(const Tensor& x) {
 Division floor_division(const Tensor& u, const Tensor& v) {
   const Tensor guess = (u / v).trunc();
   const Tensor q = upper_half(guess), q_low = guess - q, w = upper_half(v), w_low = v - w;
-  const Tensor exact = u - q * w - q * w_low - q_low * w - q_low * w_low;
+  const Tensor sum = u - q * w - q * w_low - q_low * w - q_low * w_low;
+  const Tensor exact = where(sum == 0, u * 0, sum);  // no rest has the sign of u
   // 5 mod inf is 5: the quotient 0 must not meet the infinity.
   // 0 / v is NaN where there is no rest, and 0 where the quotient of two numbers is infinite.
   const Tensor small = where(guess.abs() < 0x1p52, exact, u * 0 / v);
@@ -167,10 +168,10 @@ Tensor real_power(const Tensor& x, const Tensor& y) {
   const Tensor power = (y * magnitude.log2()).exp2();
   const Tensor is_real = logical_or(is_integer, x.isinf());  // (-inf)^1.5 is inf
   const Tensor base_negative = where(odd, -power, where(is_real, power, std::nan("")));
-  const Tensor positive = where(y == 1, x, 0);  // x itself has the gradient 1
-  const Tensor at_zero =
-      where(y > 0, positive, where(y < 0, std::numeric_limits<double>::infinity(), power));
-  const Tensor general = where(x == 0, at_zero, where(x < 0, base_negative, power));
+  const Tensor zero = where(odd, x.detach(), 0);  // an odd power keeps its sign
+  const Tensor at_zero = where(y > 0, zero, where(y < 0, zero.reciprocal(), power));
+  const Tensor other = where(x == 0, at_zero, where(x < 0, base_negative, power));
+  const Tensor general = where(y == 1, x, other);  // also where the logarithm rounds it up to inf
   // x^0 and 1^y are 1 by themselves, with their gradients, save for infinities and NaN.
   const Tensor unit = logical_and(logical_or(y == 0, x == 1), power != 1);
   return where(unit, 1, where(logical_and(x == -1, y.isinf()), 1, general)).to(x.dtype());
@@ -376,17 +377,17 @@ Tensor Tensor::clamp(std::optional<Operand> min, std::optional<Operand> max) con
   for (const auto& bound : {min, max})
     if (bound && !bound->is_number()) t = promote(t, bound->tensor().dtype());
   Tensor out = to(t);
-  // A bound that is a number takes the tensor's dtype; NaN passes through, and is a bound of all.
+  // A bound that is a number takes the tensor's dtype. NaN passes through, and is a bound of all:
+  // no gradient goes either way.
   const auto limit = [&](const Operand& o, bool lower) {
     const Tensor bound(detail::operand_node(o, t));
     if (t.is_int()) {
       out = lower ? maximum(out, bound) : minimum(out, bound);
       return;
     }
-    Tensor beyond = lower ? out < bound : out > bound;
-    if (t.is_float() && (!o.is_number() || std::isnan(o.number().real())))
-      beyond = logical_or(beyond, bound.isnan());
-    out = where(beyond, bound, out);
+    const Tensor within = lower ? out >= bound : out <= bound;
+    const Tensor beyond = lower ? out < bound : out > bound;
+    out = where(within, out, t.is_float() ? where(beyond, bound, NAN) : bound);
   };
   if (min) limit(*min, true);
   if (max) limit(*max, false);

@@ -38,6 +38,9 @@ Tensor near_zero(const Tensor& x, double limit, Series series, General general) 
 
 Tensor nonpositive_abs(const Tensor& x) { return where(x < 0, x, -x); }  // gradient -1 at 0
 
+// An odd function of x from its value at |x|; -0 gives -0.
+Tensor odd(const Tensor& x, const Tensor& y) { return where(x == 0, x, where(x < 0, -y, y)); }
+
 // Rounding-like functions of integers give them back.
 template <class F> Tensor rounding(const char* name, const Tensor& x, F f) {
   LabelScope label(name);
@@ -182,8 +185,7 @@ Tensor Tensor::atan() const {
     const Tensor series = v * polynomial(w, {-2.0 / 19, 2.0 / 17, -2.0 / 15, 2.0 / 13, -2.0 / 11,
                                              2.0 / 9, -2.0 / 7, 2.0 / 5, -2.0 / 3, 2});
     const Tensor offset = where(big, x.full_like(M_PI_2), where(middle, x.full_like(M_PI_4), 0));
-    const Tensor angle = series + offset;
-    return where(x < 0, -angle, angle);
+    return odd(x, series + offset);
   });
 }
 
@@ -262,7 +264,7 @@ Tensor Tensor::asinh() const {
     const Tensor u = where(large, 1, a), u2 = u * u;
     const Tensor near = (u + u2 / ((u2 + 1).sqrt() + 1)).log1p();
     const Tensor y = where(large, where(large, a, 1).log() + M_LN2, near);
-    return where(x < 0, -y, y);
+    return odd(x, y);
   });
 }
 
@@ -483,7 +485,8 @@ Tensor Tensor::hardsigmoid() const {
 
 Tensor Tensor::hardswish() const {
   return real_function("hardswish", *this, [](const Tensor& x) {
-    return where(x < -3, 0, where(x <= 3, x * (x + 3) / 6, x));
+    const Tensor u = where(x < -3, -3, where(x < 3, x, 0));
+    return where(x < 3, u * (u + 3) / 6, x);
   });
 }
 

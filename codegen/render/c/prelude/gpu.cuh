@@ -437,7 +437,8 @@ INLINE f32 sin_of(f32 x) {
   p = fmaf(p, square, -0.000198408903f);
   p = fmaf(p, square, 0.00833333097f);
   p = fmaf(p, square, -0.166666672f);
-  return bitcast<f32>(bitcast<i32>(fmaf(r * square, p, r)) ^ bitcast<i32>(rounded) << 31);
+  const u32 sine = bitcast<u32>(fmaf(r * square, p, r)) | (bitcast<u32>(r) & 0x80000000u);  // of -0
+  return bitcast<f32>(sine ^ bitcast<u32>(rounded) << 31);
 }
 
 //# saturate

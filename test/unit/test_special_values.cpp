@@ -1,0 +1,82 @@
+// Functions at zeros of both signs, infinities, NaN and the largest number: values and gradients
+// are those of IEEE 754 and PyTorch.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tiny/tiny.h"
+
+using namespace tiny;
+
+namespace {
+
+using Floats = std::vector<float>;
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kLargest = std::numeric_limits<float>::max();
+
+Tensor line(const Floats& values) { return Tensor::from(values).requires_grad_(); }
+
+Floats gradient_of(const Tensor& y, const Tensor& x) {
+  return Tensor::gradient(y.sum(), {x})[0].to_vector<float>();
+}
+
+std::vector<bool> signs(const Tensor& y) {
+  std::vector<bool> out;
+  for (float v : y.to_vector<float>()) out.push_back(std::signbit(v));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("odd functions of -0 are -0") {
+  const Tensor x = Tensor::from(Floats{-0.0f, 0.0f});
+  using F = Tensor (Tensor::*)() const;
+  for (F f : {&Tensor::sin, &Tensor::tan, &Tensor::asin, &Tensor::atan, &Tensor::sinh,
+              &Tensor::tanh, &Tensor::asinh, &Tensor::atanh, &Tensor::erf, &Tensor::expm1}) {
+    CHECK(signs((x.*f)()) == std::vector<bool>{true, false});
+    const Tensor leaf = line({-0.0f, 0.0f});
+    CHECK(gradient_of((leaf.*f)(), leaf)[0] == doctest::Approx(f == &Tensor::erf ? M_2_SQRTPI : 1));
+  }
+  CHECK(std::signbit(Tensor::from(std::vector<double>{-0.0}).sin().item<double>()));
+}
+
+TEST_CASE("what is divided without a rest has one of its own sign") {
+  const Tensor u = Tensor::from(Floats{-6, 6, -6, 6}), v = Tensor::from(Floats{3, 3, -3, -3});
+  CHECK(signs(mod(u, v)) == std::vector<bool>{true, false, true, false});
+}
+
+TEST_CASE("a power of 1 is the number itself, and odd powers keep the sign of zero") {
+  const Tensor x = Tensor::from(Floats{kLargest, -kLargest, -0.0f, -0.0f, -0.0f, 0.0f});
+  const Tensor y = Tensor::from(Floats{1, 1, 3, -3, 2, -1});
+  const Floats power = pow(x, y).to_vector<float>();
+  CHECK(power == Floats{kLargest, -kLargest, 0, -kInf, 0, kInf});
+  CHECK(std::signbit(power[2]));
+  CHECK(!std::signbit(power[4]));
+  // Derivatives of x^3: 3 x^2, 6 x, also at 0.
+  const Tensor zero = line({0.0f}), three = Tensor::from(Floats{3});
+  const Tensor slope = Tensor::gradient(pow(zero, three).sum(), {zero})[0];
+  CHECK(slope.item<float>() == 0);
+  CHECK(gradient_of(slope, zero) == Floats{0});
+}
+
+TEST_CASE("the slope of hardswish is that of its piece, also at infinity") {
+  const Tensor x = line({-kInf, kInf, -4, 3, 4});
+  CHECK(x.hardswish().to_vector<float>() == Floats{0, kInf, 0, 3, 4});
+  CHECK(gradient_of(x.hardswish(), x) == Floats{0, 1, 0, 1, 1});
+}
+
+TEST_CASE("beside NaN both operands of an extremum have the gradient, and no bound of clamp has") {
+  const Tensor x = line({NAN, 1, 2}), y = line({1, NAN, 2});
+  for (const Tensor& extremum : {maximum(x, y), minimum(x, y)}) {
+    CHECK(gradient_of(extremum, x) == Floats{1, 1, 0.5});
+    CHECK(gradient_of(extremum, y) == Floats{1, 1, 0.5});
+  }
+  const Tensor low = x.clamp(y, {}), both = x.clamp(0, 1.5);
+  CHECK(std::isnan(low.to_vector<float>()[0]));
+  CHECK(std::isnan(low.to_vector<float>()[1]));
+  CHECK(std::isnan(both.to_vector<float>()[0]));
+  CHECK(gradient_of(low, x) == Floats{0, 0, 1});
+  CHECK(gradient_of(low, y) == Floats{0, 0, 0});
+  CHECK(gradient_of(both, x) == Floats{0, 1, 0});
+}
