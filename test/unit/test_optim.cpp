@@ -336,6 +336,16 @@ TEST_CASE("a learning rate can be computed on the device, step by step in a Jit"
                        "set_lr: takes a tensor of one element and not (2)", Error);
 }
 
+TEST_CASE("a learning rate that one device computes is that of parameters on several") {
+  Tensor p = parameter(), rate = Tensor::from({0.5f});
+  p.shard_({"CPU:0", "CPU:1"});
+  SGD optimizer({&p}, 1);
+  p.sum().backward();
+  optimizer.set_lr(rate * 0.5);
+  optimizer.step();
+  CHECK(p.to_vector<float>() == std::vector<float>{0.75f, -2.25f});
+}
+
 TEST_CASE("several optimizers step together, with one pass through the loss") {
   const Tensor x = Tensor::randn({4, 8}).contiguous();
   const auto trained = [&](bool together, size_t& kernels) {
@@ -464,6 +474,13 @@ TEST_CASE("gradients are clipped to a norm of all of them together") {
   set();
   CHECK(clip_grad_norm_({&p, &q}, 6).item<float>() == 5);
   CHECK(numbers(p.grad()) == Numbers{3, 0});
+}
+
+TEST_CASE("gradients of f64 are clipped in f64") {
+  Tensor p = parameter(kF64);
+  p.set_grad(Tensor::from({3.0, 4.0}));
+  CHECK(clip_grad_norm_({&p}, 0.1).item<double>() == 5);
+  CHECK(numbers(p.grad())[0] == doctest::Approx(3 * 0.1 / 5.000001).epsilon(1e-14));
 }
 
 TEST_CASE("gradients on several devices are clipped together") {

@@ -203,7 +203,7 @@ void Optimizer::set_lr(double lr) {
 void Optimizer::set_lr(const Tensor& lr) {
   const NoGrad no_grad;
   check(lr.numel() == 1, "set_lr: takes a tensor of one element and not ", to_text(lr.shape()));
-  lr_.assign(lr.detach().reshape({}));
+  lr_.assign(lr.detach().reshape({}).to(lr_.device()));
 }
 
 StateDict Optimizer::state_dict(const std::string& prefix) {
@@ -218,16 +218,16 @@ StateDict Optimizer::state_dict(const std::string& prefix) {
 
 Tensor clip_grad_norm_(const std::vector<Tensor*>& tensors, const Tensor& max_norm) {
   const NoGrad no_grad;
-  Tensor sum;  // of squares, where the first gradient is
+  Tensor sum;  // of squares, where the first gradient is; f64 where one of them is
   for (const Tensor* t : tensors) {
     const Tensor g = t->requires_grad() ? t->grad() : Tensor();
     if (!g.defined()) continue;
-    const Tensor squares = g.to(detail::compute_dtype(g.dtype())).square().sum().to(kF32);
+    const Tensor squares = g.to(detail::compute_dtype(g.dtype())).square().sum();
     sum = sum.defined() ? sum + squares.to(sum.device()) : squares;
   }
   check(sum.defined(), "clip_grad_norm_: none of ", tensors.size(), " tensors has a gradient");
   const Tensor norm = sum.sqrt();
-  const Tensor factor = (max_norm.to(norm.device()).to(kF32) / (norm + 1e-6)).clamp({}, 1);
+  const Tensor factor = (max_norm.to(norm.device()).to(norm.dtype()) / (norm + 1e-6)).clamp({}, 1);
   for (Tensor* t : tensors)
     if (const Tensor g = t->requires_grad() ? t->grad() : Tensor(); g.defined())
       t->set_grad((g * factor.to(g.device())).to(g.dtype()));
@@ -236,7 +236,7 @@ Tensor clip_grad_norm_(const std::vector<Tensor*>& tensors, const Tensor& max_no
 
 Tensor clip_grad_norm_(const std::vector<Tensor*>& tensors, double max_norm) {
   check(max_norm > 0, "clip_grad_norm_: a norm of at most ", max_norm, ": takes one above 0");
-  return clip_grad_norm_(tensors, Tensor::full({}, max_norm, kF32));
+  return clip_grad_norm_(tensors, Tensor::full({}, max_norm, kF64));
 }
 
 // --- SGD -----------------------------------------------------------------------------------------

@@ -156,10 +156,10 @@ class Optimizer {
 // Scales the gradients that backward() left so that their norm, of all of them
 // as one vector, is at most max_norm (one element; a tensor for a bound that is
 // computed on the device): g min(1, max_norm / (norm + 1e-6)), PyTorch's rule.
-// Returns the norm before, f32, 0-d, not yet computed: name it in step() to
-// read it. Tensors without a gradient are left out; Error if all are, and for a
-// number max_norm that is not positive. Under a LossScaler gradients are scaled, and the
-// bound with them: scaler.scaled(Tensor::full({}, 1.0)).
+// Returns the norm before, f32, or f64 where a gradient is, 0-d, not yet computed: name it in
+// step() to read it. Tensors without a gradient are left out; Error if all are, and for a number
+// max_norm that is not positive. Under a LossScaler gradients are scaled, and the bound with them:
+// scaler.scaled(Tensor::full({}, 1.0)).
 Tensor clip_grad_norm_(const std::vector<Tensor*>& tensors, const Tensor& max_norm);
 Tensor clip_grad_norm_(const std::vector<Tensor*>& tensors, double max_norm);
 
