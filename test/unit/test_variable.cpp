@@ -13,6 +13,7 @@
 #include "tiny/base/error.h"
 #include "tiny/ir/build.h"
 #include "tiny/nn/functional.h"
+#include "tiny/nn/layers.h"
 #include "tiny/run/jit.h"
 #include "tiny/tensor/random.h"
 
@@ -113,6 +114,44 @@ TEST_CASE("a function of the first n elements is compiled once for all n") {
        [](const Tensor& t) {
          return Tensor::cat({t, Tensor::ones({2, 11}), -t}, 0).softmax(0);
        }},
+      {"views beside it",
+       [](const Tensor& t) {
+         return t.index({Slice{}, Slice{1, 9, 2}, kNewAxis})
+             .pad({{0, 0}, {1, 2}, {0, 1}}, PadMode::Constant, 3);
+       }},
+      {"parts beside it",
+       [](const Tensor& t) {
+         return t.split(4, 1)[2] - t.roll({2}, 1).shrink({{0, t.capacity()[0]}, {3, 6}});
+       }},
+      {"windows beside it",
+       [](const Tensor& t) {
+         return t.unfold(1, 3, 2).repeat({1, 2, 1});
+       }},
+      {"triangles beside it",
+       [](const Tensor& t) {
+         return t.unsqueeze(2).expand({-1, -1, 3}).tril(-1);
+       }},
+      {"slice_assign",
+       [](const Tensor& t) {
+         return t.slice_assign({0, 2}, {{}, 4}, {}, t.narrow(1, 7, 2));
+       }},
+      {"embedding", [](const Tensor& t) { return Tensor::eye(12, 3).embedding((t > 0).sum(1)); }},
+      {"glu", [](const Tensor& t) { return glu(t.narrow(1, 1, 10)); }},
+      {"prelu",
+       [](const Tensor& t) {
+         return prelu(t, Tensor::full({1}, 0.25)) + prelu(t, Tensor::linspace(0, 1, 11));
+       }},
+      {"isfinite of i64", [](const Tensor& t) { return t.to(kI64).isfinite().to(kF32); }},
+      {"cross_entropy", [](const Tensor& t) { return cross_entropy(t, t.argmin(1)); }},
+      {"nll_loss",
+       [](const Tensor& t) {
+         return nll_loss(t.log_softmax(1), t.argmin(1), {.reduction = Reduction::None});
+       }},
+      {"losses",
+       [](const Tensor& t) {
+         return mse_loss(t, t.sin()) + huber_loss(t, t * 2) +
+                kl_div(t.log_softmax(1), t.softmax(1) * t.softmax(1), Reduction::BatchMean);
+       }},
   };
   for (const std::string& device : test_devices()) {
     const Tensor here = x.to(device).realize();
@@ -156,6 +195,25 @@ TEST_CASE("gradients reach the first n elements alone") {
           {"cat",
            [](const Tensor& x, const Tensor& w) {
              return Tensor::cat({x.exp(), w.unsqueeze(0), x}, 0).softmax(0).square().sum();
+           }},
+          {"cross_entropy",
+           [](const Tensor& x, const Tensor& w) {
+             return cross_entropy(x, x.argmin(1), {.weight = w.exp(), .label_smoothing = 0.1});
+           }},
+          {"embedding",
+           [](const Tensor& x, const Tensor& w) {
+             return w.unsqueeze(1).embedding(x.argmax(1)).square().mean();
+           }},
+          {"glu", [](const Tensor& x, const Tensor& w) { return glu(x * w).square().sum(); }},
+          {"pad",
+           [](const Tensor& x, const Tensor& w) {
+             return (x * w).pad({{0, 0}, {1, -2}}, PadMode::Constant, 2).exp().sum();
+           }},
+          {"attention of heads",
+           [](const Tensor& x, const Tensor& w) {
+             manual_seed(3);
+             nn::MultiheadAttention layer(4, 2);
+             return layer((x * w).unsqueeze(0)).square().sum();
            }},
       };
   const Tensor x = Tensor::randn({kMax, 4}).realize();
@@ -397,7 +455,7 @@ TEST_CASE("what a length cannot do is an error that says so") {
   says([&] { y.median(0); }, "is a Variable");
   says([&] { x.narrow(0, 0, Variable("k", 0, 8).bind(1)).max(0); }, "a Variable may be 0");
   says([&] { y.item<float>(); }, "is a Variable");
-  says([&] { y.gather(0, Tensor::zeros({1, 6}, kI64)); }, "is a Variable");
+  says([&] { y.gather(0, Tensor::zeros({1, 6}, kI64)); }, "gather from the whole tensor");
   says(
       [&] {
         Tensor z = x * 1;

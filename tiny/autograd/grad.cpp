@@ -328,8 +328,10 @@ void grad_gather(Node n, Node g, Adjoints& to) {
   const Node x = n->src(0);
   const Node base = zeros_like(x);
   const DType wide = wide_dtype(g->dtype);
-  const Node sum = scatter(cast(base, wide), cast(g, wide), n->srcs().subspan(1), {Op::Add, false});
-  to.add(x, cast(sum, x->dtype));
+  std::vector<Node> indices;
+  for (Node i : n->srcs().subspan(1)) indices.push_back(filled(i, Op::Add));  // 0 beyond a length
+  const Node all = filled(cast(g, wide), Op::Add);
+  to.add(x, cast(scatter(cast(base, wide), all, indices, {Op::Add, false}), x->dtype));
 }
 
 // 1 in the shape of the base where anything was written, else 0.

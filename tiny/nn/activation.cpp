@@ -39,7 +39,7 @@ Tensor threshold(const Tensor& x, double threshold, double value) {
 Tensor prelu(const Tensor& x, const Tensor& weight) {
   const bool each = weight.numel() != 1;
   check(!each || (x.rank() >= 2 && same(weight.shape(), Shape{x.size(1)})), "prelu: a weight of ",
-        to_text(weight.shape()), " for an input of ", to_text(x.shape()),
+        to_text(weight.shape()), " for an input of ", to_text(x.capacity()),
         ": it has one element, or one for each channel");
   Shape shape(each ? static_cast<size_t>(x.rank()) : 0, 1);
   if (each) shape[1] = x.size(1);
@@ -49,7 +49,7 @@ Tensor prelu(const Tensor& x, const Tensor& weight) {
 }
 
 Tensor glu(const Tensor& x, int64_t dim) {
-  check(x.rank() >= 1 && x.size(dim) % 2 == 0, "glu: axis ", dim, " of ", to_text(x.shape()),
+  check(x.rank() >= 1 && x.size(dim) % 2 == 0, "glu: axis ", dim, " of ", to_text(x.capacity()),
         " has no two halves");
   const int64_t half = x.size(dim) / 2;
   return wide("glu", x, [&](const Tensor& v) {

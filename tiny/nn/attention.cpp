@@ -91,7 +91,7 @@ Tensor seen_in(const Tensor& x, const Shape& heads) {
 Tensor kept_elements(const Tensor& x, double p) {
   if (p == 0) return Tensor();
   const detail::RandomOn here(x.device());
-  return random_bools(to_shape(x.shape()), 1 - p);
+  return detail::with_lengths(random_bools(to_shape(x.capacity()), 1 - p), x);
 }
 
 // Dropout with elements that were drawn before.
@@ -156,7 +156,7 @@ Tensor scaled_dot_product_attention(const Tensor& given_q, const Tensor& given_k
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   LabelScope label("rope");
   detail::require_float("rope", x.dtype());
-  check(x.rank() >= 1 && x.size(-1) % 2 == 0, "rope: the last axis of ", to_text(x.shape()),
+  check(x.rank() >= 1 && x.size(-1) % 2 == 0, "rope: the last axis of ", to_text(x.capacity()),
         " has no two halves");
   const DType wide = detail::compute_dtype(x.dtype());
   const int64_t half = x.size(-1) / 2;

@@ -313,7 +313,7 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
   // Part i of the product, (N, heads, L, size / heads).
   const auto heads = [&](const Tensor& given, int64_t i) {
     check(given.rank() == 3, "MultiheadAttention: takes three axes and not ",
-          to_text(given.shape()));
+          to_text(given.capacity()));
     const Tensor x = options.batch_first ? given : given.transpose(0, 1);
     const Tensor bias = options.has_bias ? in_proj_bias.narrow(0, i * size, size) : Tensor();
     const Tensor y = x.linear(in_proj_weight.narrow(0, i * size, size), bias);

@@ -25,7 +25,8 @@ Tensor reduced(const Tensor& losses, Reduction reduction, DType t) {
     case Reduction::Sum: return losses.sum().to(t);
     default: {
       check(losses.rank() > 0, "kl_div: Reduction::BatchMean of a 0-d tensor");
-      return (losses.sum() / static_cast<double>(losses.shape()[0])).to(t);
+      const Node length = losses.node()->length(0);
+      return (losses.sum() / (length ? Tensor(length) : Tensor(losses.size(0)))).to(t);
     }
   }
 }
@@ -37,8 +38,8 @@ Tensor elementwise(const char* what, const Tensor& x, const Tensor& target, Redu
   LabelScope label(what);
   detail::require_float(what, x.dtype());
   detail::require_float(what, target.dtype());
-  check(same(x.shape(), target.shape()), what, ": an input of ", to_text(x.shape()),
-        " and a target of ", to_text(target.shape()), ": they must have one shape");
+  check(same(x.capacity(), target.capacity()), what, ": an input of ", to_text(x.capacity()),
+        " and a target of ", to_text(target.capacity()), ": they must have one shape");
   check(reduction != Reduction::BatchMean || std::string(what) == "kl_div", what,
         ": Reduction::BatchMean is for kl_div");
   const DType t = detail::autocast_loss(promote(x.dtype(), target.dtype()));
@@ -58,7 +59,7 @@ Classes classes_of(const char* what, const Tensor& x, int axis, const CrossEntro
   detail::require_float(what, x.dtype());
   check(x.rank() >= 1, what, ": takes (N, C, ...) or (C) and not a 0-d tensor");
   check(o.reduction != Reduction::BatchMean, what, ": Reduction::BatchMean is for kl_div");
-  const int64_t count = x.shape()[axis];
+  const int64_t count = x.size(axis);
   check(!o.weight.defined() || same(o.weight.shape(), Shape{count}), what, ": a weight of ",
         o.weight.defined() ? std::string(to_text(o.weight.shape())) : "", " for ", count,
         " classes");
@@ -75,11 +76,16 @@ Tensor class_weight(const Classes& c, const Tensor& lp, const Tensor& weight) {
 
 void require_numbers(const Classes& c, const Tensor& lp, const Tensor& target) {
   detail::require_index(c.what, target.dtype());
-  Shape positions = to_shape(lp.shape());
+  Shape positions = to_shape(lp.capacity());
   positions.erase(positions.begin() + c.axis);
-  check(same(target.shape(), positions), c.what, ": class numbers of shape ",
-        to_text(target.shape()), " for an input of ", to_text(lp.shape()), ": they are ",
+  check(same(target.capacity(), positions), c.what, ": class numbers of shape ",
+        to_text(target.capacity()), " for an input of ", to_text(lp.capacity()), ": they are ",
         to_text(positions));
+}
+
+// The class of each element.
+Tensor class_position(const Classes& c, const Tensor& lp) {
+  return detail::with_lengths(detail::position(lp.capacity(), c.axis, kI32), lp);
 }
 
 // What is added to the losses: NaN where a number is that of no class, and not ignored either,
@@ -117,7 +123,7 @@ Losses number_losses(const Classes& c, const Tensor& lp, const Tensor& target,
   require_numbers(c, lp, target);
   const Tensor number = target.to(kI64).unsqueeze(c.axis);
   const Tensor used = number != o.ignore_index;
-  const Tensor position = detail::position(lp.shape(), c.axis, kI32);
+  const Tensor position = class_position(c, lp);
   const Tensor hit = logical_and(position == number.to(kI32), used);
   const Tensor weight = class_weight(c, lp, o.weight);
   const double e = o.label_smoothing;
@@ -156,7 +162,7 @@ Losses selected_losses(const Classes& c, const Tensor& x, const Tensor& target,
                        const CrossEntropyOptions& o) {
   require_numbers(c, x, target);
   const Tensor number = target.to(kI64), used = number != o.ignore_index;
-  const Tensor position = detail::position(x.shape(), c.axis, kI32);
+  const Tensor position = class_position(c, x);
   const Tensor hit = position == number.to(kI32).unsqueeze(c.axis);
   const Tensor all = x.logsumexp(c.axis);
   const Tensor share = shares_of(number, o, x.dtype());
@@ -173,8 +179,8 @@ Losses selected_losses(const Classes& c, const Tensor& x, const Tensor& target,
 // The loss of log-probabilities and class probabilities.
 Losses probability_losses(const Classes& c, const Tensor& lp, const Tensor& target,
                           const CrossEntropyOptions& o) {
-  check(same(target.shape(), lp.shape()), c.what, ": class probabilities of shape ",
-        to_text(target.shape()), " for an input of ", to_text(lp.shape()),
+  check(same(target.capacity(), lp.capacity()), c.what, ": class probabilities of shape ",
+        to_text(target.capacity()), " for an input of ", to_text(lp.capacity()),
         ": they must have one shape");
   const double e = o.label_smoothing;
   Tensor q = target.to(lp.dtype());
@@ -193,7 +199,7 @@ Losses cross_entropies(const Classes& c, const Tensor& x, const Tensor& target,
   const bool has_numbers = !target.dtype().is_float();
   if (has_numbers && !grad) {
     if (detail::pieces_of_row(wide, c.axis) == 1) return selected_losses(c, wide, target, o);
-    if (o.label_smoothing == 0)  // the row is not at hand
+    if (o.label_smoothing == 0 && !x.node()->lengths)  // the row is not at hand
       return gathered_losses(c, wide, detail::log_sum_exp(wide, c.axis), target, o);
   }
   const Tensor lp = wide.log_softmax(c.axis);
@@ -217,8 +223,8 @@ Tensor nll_loss(const Tensor& x, const Tensor& target, const CrossEntropyOptions
   const DType t = detail::autocast_loss(x.dtype());
   const bool grad =
       x.requires_grad() || (options.weight.defined() && options.weight.requires_grad());
-  const Losses losses =
-      grad ? number_losses(c, lp, target, options) : gathered_losses(c, lp, {}, target, options);
+  const Losses losses = grad || x.node()->lengths ? number_losses(c, lp, target, options)
+                                                  : gathered_losses(c, lp, {}, target, options);
   return losses.reduced_by(options.reduction, t);
 }
 

@@ -135,7 +135,7 @@ Tensor position(Ints shape, int axis, DType dtype) {
 Tensor gather_axis(const Tensor& x, int axis, const Tensor& index) {
   std::vector<Node> indices;
   for (int i = 0; i < x.rank(); ++i)
-    indices.push_back(i == axis ? index.node() : build::iota(index.shape(), i, index.dtype()));
+    indices.push_back(i == axis ? index.node() : build::iota(index.capacity(), i, index.dtype()));
   return Tensor(build::gather(x.node(), indices));
 }
 

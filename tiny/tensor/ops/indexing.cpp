@@ -22,9 +22,9 @@ int index_axis(const char* what, const Tensor& x, int64_t dim, const Tensor& ind
   const int axis = normalize_axis(what, dim, x.rank());
   bool fits = index.rank() == x.rank();
   for (int i = 0; fits && i < x.rank(); ++i)
-    fits = i == axis || index.shape()[i] <= std::min(x.shape()[i], bound[i]);
-  check(fits, what, ": an index of shape ", to_text(index.shape()), " does not fit ",
-        to_text(x.shape()), " along axis ", axis);
+    fits = i == axis || index.capacity()[i] <= std::min(x.capacity()[i], bound[i]);
+  check(fits, what, ": an index of shape ", to_text(index.capacity()), " does not fit ",
+        to_text(x.capacity()), " along axis ", axis);
   return axis;
 }
 
@@ -32,14 +32,14 @@ int index_axis(const char* what, const Tensor& x, int64_t dim, const Tensor& ind
 std::vector<Node> axis_indices(const Tensor& x, int axis, const Tensor& index) {
   std::vector<Node> nodes;
   for (int i = 0; i < x.rank(); ++i)
-    nodes.push_back(i == axis ? index.node() : build::iota(index.shape(), i, index.dtype()));
+    nodes.push_back(i == axis ? index.node() : build::iota(index.capacity(), i, index.dtype()));
   return nodes;
 }
 
 // A 1-d index seen in `shape`, varying along `axis`.
 Tensor along(const Tensor& index, int axis, const Shape& shape) {
   Shape line(shape.size(), 1);
-  line[axis] = index.numel();
+  line[axis] = tiny::numel(index.capacity());
   return Tensor(detail::broadcast_to(build::reshape(index.node(), line), shape));
 }
 
@@ -50,7 +50,7 @@ Tensor along(const Tensor& index, int axis, const Shape& shape) {
 Tensor Tensor::gather(int64_t dim, const Tensor& index) const {
   LabelScope label("gather");
   const Tensor i = index_dtype("gather", index);
-  const int axis = index_axis("gather", *this, dim, i, shape());
+  const int axis = index_axis("gather", *this, dim, i, capacity());
   return detail::gather_axis(*this, axis, i);
 }
 
@@ -72,25 +72,25 @@ Tensor Tensor::take_along_dim(const Tensor& index, int64_t dim) const {
 
 Tensor Tensor::index_select(int64_t dim, const Tensor& index) const {
   LabelScope label("index_select");
-  check(rank() > 0 && index.rank() <= 1, "index_select: an index of shape ", to_text(index.shape()),
-        " for ", to_text(shape()), ": it has one axis");
+  check(rank() > 0 && index.rank() <= 1, "index_select: an index of shape ",
+        to_text(index.capacity()), " for ", to_text(capacity()), ": it has one axis");
   const int axis = normalize_axis("index_select", dim, rank());
-  Shape to = to_shape(shape());
-  to[axis] = index.numel();
+  Shape to = to_shape(capacity());
+  to[axis] = tiny::numel(index.capacity());
   return detail::gather_axis(*this, axis, along(index_dtype("index_select", index), axis, to));
 }
 
 Tensor Tensor::embedding(const Tensor& index, std::optional<int64_t> padding_idx) const {
   LabelScope label("embedding");
-  check(rank() == 2, "embedding: the weight is (rows, width) and not ", to_text(shape()));
+  check(rank() == 2, "embedding: the weight is (rows, width) and not ", to_text(capacity()));
   const Tensor i = index_dtype("embedding", index);
-  Shape to = to_shape(i.shape());
-  to.push_back(shape()[1]);
+  Shape to = to_shape(i.capacity());
+  to.push_back(size(1));
   const Tensor row = i.unsqueeze(-1).expand(to);
   const Node column = build::iota(to, row.rank() - 1, row.dtype());
   const Tensor y(build::gather(node(), std::array{row.node(), column}));
   if (!padding_idx) return y;
-  const int64_t padding = *padding_idx < 0 ? *padding_idx + shape()[0] : *padding_idx;
+  const int64_t padding = *padding_idx < 0 ? *padding_idx + size(0) : *padding_idx;
   return where(row == padding, y.detach(), y);
 }
 
@@ -172,8 +172,10 @@ void check_variable(const char* what, Node index, int64_t size) {
 PartlyIndexed apply_views(const char* what, const Tensor& x, const std::vector<Index>& at) {
   PartlyIndexed out{x};
   int axis = 0;  // of the view
-  const auto line = [&] { return Tensor::arange(x.shape()[static_cast<int>(out.origins.size())]); };
-  for (const Index& i : without_ellipsis(what, x.shape(), at)) {
+  const auto line = [&] {
+    return Tensor::arange(x.capacity()[static_cast<int>(out.origins.size())]);
+  };
+  for (const Index& i : without_ellipsis(what, x.capacity(), at)) {
     switch (i.kind) {
       case Index::Kind::Integer:
         out.origins.emplace_back(-1, line().select(0, i.integer));
@@ -185,7 +187,7 @@ PartlyIndexed apply_views(const char* what, const Tensor& x, const std::vector<I
         break;
       case Index::Kind::NewAxis: out.view = out.view.unsqueeze(axis++); break;
       default: {
-        const int64_t size = axes_taken(i) ? out.view.shape()[axis] : 0;
+        const int64_t size = axes_taken(i) ? out.view.size(axis) : 0;
         if (axes_taken(i)) check_variable(what, i.tensor.node(), size);
         if (i.tensor.dtype().is_bool())
           add_mask(what, out.view, axis, i.tensor, out);
@@ -208,7 +210,7 @@ struct Placed {
 
 Placed place_tensors(const char* what, const PartlyIndexed& p) {
   Shape block;
-  for (const auto& [axis, t] : p.tensors) block = broadcast(what, block, t.shape());
+  for (const auto& [axis, t] : p.tensors) block = broadcast(what, block, t.capacity());
   const int first = p.tensors.empty() ? 0 : p.tensors.front().first;
   const int last = p.tensors.empty() ? -1 : p.tensors.back().first;
   const bool adjacent = last - first + 1 == static_cast<int>(p.tensors.size());
@@ -220,7 +222,7 @@ Placed place_tensors(const char* what, const PartlyIndexed& p) {
     const auto same_axis = [&](const auto& t) { return t.first == i; };
     if (std::ranges::none_of(p.tensors, same_axis)) kept.push_back(i);
   }
-  for (int i : kept) to.push_back(p.view.shape()[i]);
+  for (int i : kept) to.push_back(p.view.capacity()[i]);
   to.insert(to.begin() + place, block.begin(), block.end());
   out.indices.resize(p.view.rank());
   out.axes.resize(p.view.rank(), -1);
@@ -230,7 +232,7 @@ Placed place_tensors(const char* what, const PartlyIndexed& p) {
     out.axes[kept[k]] = at;
   }
   for (const auto& [axis, t] : p.tensors) {
-    Shape lifted = to_shape(t.shape());
+    Shape lifted = to_shape(t.capacity());
     lifted.insert(lifted.end(), to.size() - place - span, 1);
     out.indices[axis] = detail::broadcast_to(t.to(kI64).reshape(lifted).node(), to);
   }

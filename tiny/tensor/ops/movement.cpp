@@ -143,12 +143,12 @@ Tensor Tensor::unflatten(int64_t dim, const Shape& sizes) const {
 Tensor Tensor::shrink(const std::vector<std::pair<int64_t, int64_t>>& begin_end) const {
   LabelScope label("shrink");
   check(static_cast<int>(begin_end.size()) == rank(), "shrink: ", begin_end.size(),
-        " ranges for shape ", to_text(shape()));
+        " ranges for shape ", to_text(capacity()));
   Shape bounds;
   for (int i = 0; i < rank(); ++i) {
     const auto [begin, end] = begin_end[i];
-    check(0 <= begin && begin <= end && end <= shape()[i], "shrink: [", begin, ", ", end,
-          ") of axis ", i, " does not lie in ", to_text(shape()));
+    check(0 <= begin && begin <= end && end <= capacity()[i], "shrink: [", begin, ", ", end,
+          ") of axis ", i, " does not lie in ", to_text(capacity()));
     bounds.insert(bounds.end(), {begin, end});
   }
   return Tensor(build::shrink(node(), bounds));
@@ -184,19 +184,19 @@ Bounds3 slice_bounds(const char* what, Ints shape, const std::vector<Bound>& sta
 Tensor Tensor::slice(const std::vector<Bound>& starts, const std::vector<Bound>& stops,
                      const Shape& steps) const {
   LabelScope label("slice");
-  const Bounds3 b = slice_bounds("slice", shape(), starts, stops, steps);
+  const Bounds3 b = slice_bounds("slice", capacity(), starts, stops, steps);
   return Tensor(build::stride(build::shrink(node(), b.begin_end), b.steps));
 }
 
 Tensor Tensor::slice_assign(const std::vector<Bound>& starts, const std::vector<Bound>& stops,
                             const Shape& steps, const Tensor& value) const {
   LabelScope label("slice_assign");
-  const Bounds3 b = slice_bounds("slice_assign", shape(), starts, stops, steps);
+  const Bounds3 b = slice_bounds("slice_assign", capacity(), starts, stops, steps);
   // Where the value goes: its elements spread by the steps, padded to this shape. The same is done
   // to a mask of ones, which says what is replaced.
   Node v = build::stride(build::shrink(node(), b.begin_end), b.steps);
-  const Shape common = broadcast("slice_assign", v->shape(), value.shape());
-  check(same(common, v->shape()), "slice_assign: a value of shape ", to_text(value.shape()),
+  const Shape common = broadcast("slice_assign", v->shape(), value.capacity());
+  check(same(common, v->shape()), "slice_assign: a value of shape ", to_text(value.capacity()),
         " does not fit the slice of shape ", to_text(v->shape()));
   v = detail::broadcast_to(value.to(dtype()).node(), v->shape());
   Node mask = build::full(v->shape(), kBool, int64_t{1});
@@ -205,11 +205,11 @@ Tensor Tensor::slice_assign(const std::vector<Bound>& starts, const std::vector<
       const int64_t begin = b.begin_end[2 * i], span = b.begin_end[2 * i + 1] - begin;
       Tensor t(*n);
       if (b.steps[i] > 1) {  // s elements: each followed by step - 1 zeros
-        const int64_t count = t.shape()[i];
+        const int64_t count = t.capacity()[i];
         t = pad_axis(t.unsqueeze(i + 1), i + 1, 0, b.steps[i] - 1).flatten(i, i + 1);
         t = shrink_axis(t, i, 0, std::min(count * b.steps[i], span));
       }
-      t = pad_axis(t, i, begin, shape()[i] - begin - t.shape()[i]);
+      t = pad_axis(t, i, begin, capacity()[i] - begin - t.capacity()[i]);
       *n = t.node();
     }
   }
@@ -247,14 +247,14 @@ Tensor Tensor::diagonal(int64_t offset, int64_t dim1, int64_t dim2) const {
   LabelScope label("diagonal");
   const int a = normalize_axis("diagonal", dim1, rank());
   const int b = normalize_axis("diagonal", dim2, rank());
-  check(rank() >= 2 && a != b, "diagonal: takes two axes of shape ", to_text(shape()));
+  check(rank() >= 2 && a != b, "diagonal: takes two axes of shape ", to_text(capacity()));
   Shape order;
   for (int i = 0; i < rank(); ++i)
     if (i != a && i != b) order.push_back(i);
   order.insert(order.end(), {a, b});
   Tensor x = permute(order);
   const int row = rank() - 2, column = rank() - 1;
-  const int64_t n = x.shape()[row], m = x.shape()[column];
+  const int64_t n = x.size(row), m = x.size(column);
   offset = std::clamp(offset, -n, m);  // none are left beyond
   const int64_t top = std::max<int64_t>(-offset, 0), left = std::max<int64_t>(offset, 0);
   const int64_t k = std::min(n - top, m - left);
@@ -270,9 +270,9 @@ Tensor Tensor::unfold(int64_t dim, int64_t size, int64_t step, int64_t dilation)
   const int axis = normalize_axis("unfold", dim, rank());
   check(size >= 1 && step >= 1 && dilation >= 1, "unfold: size ", size, ", step ", step,
         " and dilation ", dilation, " must be at least 1");
-  const int64_t length = shape()[axis], span = span_of("unfold", {size, step, dilation});
+  const int64_t length = this->size(axis), span = span_of("unfold", {size, step, dilation});
   check(span <= length, "unfold: windows over ", span, " elements do not fit axis ", axis, " of ",
-        to_text(shape()));
+        to_text(capacity()));
   return Tensor(build::windows(node(), axis, {size, step, dilation}));
 }
 
@@ -282,7 +282,7 @@ namespace {
 
 // The axis made longer by what its own ends look like in the mode.
 Tensor extend_axis(const Tensor& x, int axis, const Padding& p, PadMode mode) {
-  const int64_t n = x.shape()[axis];
+  const int64_t n = x.size(axis);
   const auto piece = [&](int64_t begin, int64_t end, bool flipped) {
     const Tensor t = shrink_axis(x, axis, begin, end);
     return flipped ? flip_axis(t, axis) : t;
@@ -291,7 +291,7 @@ Tensor extend_axis(const Tensor& x, int axis, const Padding& p, PadMode mode) {
   const int64_t limit = mode == PadMode::Reflect ? n - 1 : n;
   check(mode == PadMode::Replicate ? n > 0 : p.before <= limit && p.after <= limit,
         "pad: ", p.before, " and ", p.after, " elements of axis ", axis, " are more than ",
-        to_text(x.shape()), " has to give");
+        to_text(x.capacity()), " has to give");
   switch (mode) {
     case PadMode::Reflect:
       parts = {piece(1, p.before + 1, true), x, piece(n - 1 - p.after, n - 1, true)};
@@ -308,7 +308,7 @@ Tensor extend_axis(const Tensor& x, int axis, const Padding& p, PadMode mode) {
 Tensor pad_constant(const Tensor& x, const Shape& amounts, Number value) {
   const Node padded = build::pad(x.node(), amounts);
   if (padded == x.node() || value.real() == 0) return Tensor(padded);
-  const Node inside = build::pad(build::full(x.shape(), kBool, int64_t{1}), amounts);
+  const Node inside = build::pad(build::full(x.capacity(), kBool, int64_t{1}), amounts);
   const Node fill = build::full(padded->shape(), detail::number_node(value, x.dtype()));
   return Tensor(build::where(inside, padded, fill));
 }
@@ -318,14 +318,14 @@ Tensor pad_constant(const Tensor& x, const Shape& amounts, Number value) {
 Tensor Tensor::pad(const std::vector<Padding>& pads, PadMode mode, Number value) const {
   LabelScope label("pad");
   check(static_cast<int>(pads.size()) == rank(), "pad: ", pads.size(), " paddings for shape ",
-        to_text(shape()));
-  Shape bounds = whole_bounds(shape()), amounts(2 * rank(), 0);
+        to_text(capacity()));
+  Shape bounds = whole_bounds(capacity()), amounts(2 * rank(), 0);
   for (int i = 0; i < rank(); ++i) {
-    const int64_t size = shape()[i];
+    const int64_t size = capacity()[i];
     bounds[2 * i] -= std::clamp<int64_t>(pads[i].before, -size - 1, 0);
     bounds[2 * i + 1] += std::clamp<int64_t>(pads[i].after, -size - 1, 0);
     check(bounds[2 * i] <= bounds[2 * i + 1], "pad: ", pads[i].before, " and ", pads[i].after,
-          " crop more of axis ", i, " than ", to_text(shape()), " has");
+          " crop more of axis ", i, " than ", to_text(capacity()), " has");
     amounts[2 * i] = std::max<int64_t>(pads[i].before, 0);
     amounts[2 * i + 1] = std::max<int64_t>(pads[i].after, 0);
   }
@@ -348,7 +348,7 @@ Tensor Tensor::roll(const Shape& shifts, const Dims& dims) const {
   Tensor x(node());  // no other handle of a leaf
   for (size_t i = 0; i < shifts.size(); ++i) {
     const int axis = normalize_axis("roll", dims.list()[i], rank());
-    const int64_t n = rank() ? shape()[axis] : 1;
+    const int64_t n = rank() ? size(axis) : 1;
     const int64_t shift = n ? ((shifts[i] % n) + n) % n : 0;
     if (shift)
       x = cat({shrink_axis(x, axis, n - shift, n), shrink_axis(x, axis, 0, n - shift)}, axis);
@@ -359,10 +359,10 @@ Tensor Tensor::roll(const Shape& shifts, const Dims& dims) const {
 Tensor Tensor::repeat(const Shape& repeats) const {
   LabelScope label("repeat");
   const int added = static_cast<int>(repeats.size()) - rank();
-  check(added >= 0, "repeat: ", repeats.size(), " counts for shape ", to_text(shape()));
+  check(added >= 0, "repeat: ", repeats.size(), " counts for shape ", to_text(capacity()));
   Shape split, grown, to;
   for (size_t i = 0; i < repeats.size(); ++i) {
-    const int64_t n = static_cast<int>(i) < added ? 1 : shape()[i - added];
+    const int64_t n = static_cast<int>(i) < added ? 1 : capacity()[i - added];
     check(repeats[i] >= 0, "repeat: count ", repeats[i], " is negative");
     split.insert(split.end(), {1, n});
     grown.insert(grown.end(), {repeats[i], n});
@@ -450,8 +450,9 @@ Tensor Tensor::repeat_interleave(const Shape& repeats, std::optional<int64_t> di
   if (!dim && rank() != 1) return reshape({-1}).repeat_interleave(repeats, 0);
   const int axis = dim ? normalize_axis("repeat_interleave", *dim, rank()) : 0;
   if (repeats.size() == 1) return repeat_interleave(repeats[0], axis);
-  check(rank() > 0 && static_cast<int64_t>(repeats.size()) == shape()[axis],
-        "repeat_interleave: ", repeats.size(), " counts for axis ", axis, " of ", to_text(shape()));
+  check(rank() > 0 && static_cast<int64_t>(repeats.size()) == size(axis),
+        "repeat_interleave: ", repeats.size(), " counts for axis ", axis, " of ",
+        to_text(capacity()));
   int64_t total = 0;
   for (int64_t count : repeats) {
     check(count >= 0, "repeat_interleave: count ", count, " is negative");
@@ -527,22 +528,21 @@ std::vector<Tensor> Tensor::split(const Shape& sizes, int64_t dim) const {
   check(rank() > 0, "split: a 0-d tensor has no axes");
   const int axis = normalize_axis("split", dim, rank());
   std::vector<Tensor> parts;
+  const int64_t n = size(axis);
   int64_t begin = 0;
   for (int64_t s : sizes) {
-    check(s >= 0 && s <= shape()[axis] - begin, "split: sizes ", to_text(sizes),
-          " do not add up to ", shape()[axis]);
+    check(s >= 0 && s <= n - begin, "split: sizes ", to_text(sizes), " do not add up to ", n);
     parts.push_back(shrink_axis(*this, axis, begin, begin + s));
     begin += s;
   }
-  check(begin == shape()[axis], "split: sizes ", to_text(sizes), " do not add up to ",
-        shape()[axis]);
+  check(begin == n, "split: sizes ", to_text(sizes), " do not add up to ", n);
   return parts;
 }
 
 std::vector<Tensor> Tensor::split(int64_t size, int64_t dim) const {
   LabelScope label("split");
   check(rank() > 0, "split: a 0-d tensor has no axes");
-  const int64_t n = shape()[normalize_axis("split", dim, rank())];
+  const int64_t n = this->size(normalize_axis("split", dim, rank()));
   check(size >= 1 || n == 0, "split: parts of size ", size);
   Shape sizes;
   for (int64_t left = n; left > 0; left -= size) sizes.push_back(std::min(size, left));
@@ -561,10 +561,10 @@ namespace {
 
 Tensor triangle(const char* what, const Tensor& x, int64_t diagonal, bool lower) {
   LabelScope label(what);
-  check(x.rank() >= 2, what, ": takes at least two axes and not shape ", to_text(x.shape()));
-  const Tensor row = detail::position(x.shape(), x.rank() - 2);
-  const Tensor column = detail::position(x.shape(), x.rank() - 1);
-  const Tensor offset = column - row;
+  check(x.rank() >= 2, what, ": takes at least two axes and not shape ", to_text(x.capacity()));
+  const Tensor row = detail::position(x.capacity(), x.rank() - 2);
+  const Tensor column = detail::position(x.capacity(), x.rank() - 1);
+  const Tensor offset = detail::with_lengths(column - row, x);
   return where(lower ? offset <= diagonal : offset >= diagonal, x, x.zeros_like());
 }
 

@@ -374,18 +374,18 @@ Tensor Tensor::erf() const {
 
 Tensor Tensor::isnan() const {
   LabelScope label("isnan");
-  return dtype().is_float() ? *this != *this : full(to_shape(shape()), false);
+  return *this != *this;
 }
 
 Tensor Tensor::isinf() const {
   LabelScope label("isinf");
-  if (!dtype().is_float()) return full(to_shape(shape()), false);
+  if (!dtype().is_float()) return isnan();
   return logical_or(*this == kInfinity, *this == -kInfinity);
 }
 
 Tensor Tensor::isfinite() const {
   LabelScope label("isfinite");
-  if (!dtype().is_float()) return full(to_shape(shape()), true);
+  if (!dtype().is_float()) return *this == *this;
   return logical_and(*this<kInfinity, *this> - kInfinity);
 }
 
