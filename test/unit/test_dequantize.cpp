@@ -256,7 +256,7 @@ TEST_CASE("a vector's product with a quantised weight reads several streams, ask
     return lower(plan->steps.back().kernel.get(), "k", target);
   };
   const Lowered large = kernel_of(2048), small = kernel_of(64);
-  CHECK(has(to_text(large.options), "split r0 8, bind r3 unroll"));
+  CHECK(has(to_text(large.options), "split r0 4, bind r3 unroll"));
   CHECK(has(large.source.text, "llvm.prefetch"));
   CHECK_FALSE(has(to_text(small.options), "unroll"));  // too little for two cores
   CHECK_FALSE(has(small.source.text, "llvm.prefetch"));

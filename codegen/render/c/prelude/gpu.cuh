@@ -437,8 +437,10 @@ INLINE f32 sin_of(f32 x) {
   p = fmaf(p, square, -0.000198408903f);
   p = fmaf(p, square, 0.00833333097f);
   p = fmaf(p, square, -0.166666672f);
-  const u32 sine = bitcast<u32>(fmaf(r * square, p, r)) | (bitcast<u32>(r) & 0x80000000u);  // of -0
-  return bitcast<f32>(sine ^ bitcast<u32>(rounded) << 31);
+  // Its sign is that of r, also where r is -0, or the other one.
+  const u32 sign = bitcast<u32>(r) ^ bitcast<u32>(rounded) << 31;
+  const u32 sine = bitcast<u32>(fmaf(r * square, p, r));
+  return bitcast<f32>((sine & 0x7fffffffu) | (sign & 0x80000000u));
 }
 
 //# saturate
