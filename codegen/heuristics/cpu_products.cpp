@@ -258,7 +258,7 @@ class CpuChainTuner : Tuner {
     const int first = next_range_id(sink_);
     if (!applied({OptKind::Fragments, rows, 0, {columns}})) return false;
     const int end = next_range_id(sink_);
-    bind(first, RangeKind::Unroll);
+    if (range(first)) bind(first, RangeKind::Unroll);  // of scores that are multiplied again
     for (int copy = first + 2; copy < end; copy += 2) copy_vectors(copy);
     return true;
   }

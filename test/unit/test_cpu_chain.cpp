@@ -198,6 +198,19 @@ TEST_CASE("chains on the CPU: grouped queries and masks that are given") {
   for (const auto& v : made->values) CHECK(v.size < 2 * 6 * 50 * 70);
 }
 
+TEST_CASE("chains on the CPU: rows of scores that are summed and not multiplied again, on pairs") {
+  constexpr const char* kPairs = "CPU:72";
+  const EnvOverride units("CPU_UNITS", "plain avx512bf16");
+  find_device(kPairs);
+  const auto losses = [](const char* device) {
+    manual_seed(3);
+    const Tensor x = Tensor::randn({64, 16}).to(kBF16), w = Tensor::randn({4099, 16}).to(kBF16);
+    const Tensor scores = x.to(device).realize().matmul(w.to(device).realize().t(), kF32);
+    return std::vector<Tensor>{scores.logsumexp(1).to("CPU"), scores.max({1}).to("CPU")};
+  };
+  check_near(losses(kPairs), losses("CPU"), 1e-5);
+}
+
 TEST_CASE("chains on the CPU: every kernel of attention and its gradients is proved") {
   const Target& target = find_device("CPU").target();
   for (DType t : {kF32, kBF16})
