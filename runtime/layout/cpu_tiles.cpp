@@ -214,8 +214,7 @@ class Tiler {
   bool reads_rows(const TileSide& side) const {
     constexpr int64_t kPage = 4096;
     const bool one_set = sum_ * side.view->dtype.size() % kPage == 0;
-    return side.own.size() == 1 && others_ == 1 && !side.windows.image &&
-           (target_.cores > 1 || !one_set);
+    return side.own.size() == 1 && others_ == 1 && (target_.cores > 1 || !one_set);
   }
 
   // [those of both, rows or columns, k], in memory by fragments of `size` rows or columns whose
@@ -227,7 +226,7 @@ class Tiler {
     const int64_t count = round_up(side.count, size);
     if (count != side.count || k != sum_)
       x = build::pad(x, Shape{0, 0, 0, count - side.count, 0, k - sum_});
-    else if (which == 0 && side.in_order && sums_.size() == 1 && !raised_ &&
+    else if (which == 0 && side.in_order && !side.windows.image && sums_.size() == 1 && !raised_ &&
              (size == 1 || reads_rows(side)))
       return x;
     const Shape order{0, 1, 3, 2, 4};

@@ -102,8 +102,12 @@ TEST_CASE("variants of products are on the matrix units of other GPUs") {
 }
 
 TEST_CASE("variants of products are on the matrix units of CPUs") {
-  const EnvOverride units("CPU_UNITS", "amx-bf16");
-  check_instructions("CPU:73", kBF16, kSideOnCpu);  // which no other test has opened
+  // Devices that no other test has opened: they keep the units that they are opened with.
+  for (const auto& [device, unit] :
+       {std::pair("CPU:73", "amx-bf16"), std::pair("CPU:74", "avx512bf16")}) {
+    const EnvOverride units("CPU_UNITS", unit);
+    check_instructions(device, kBF16, kSideOnCpu);
+  }
 }
 
 // What is written to stderr while it lives.
