@@ -191,7 +191,8 @@ double step_cost(int64_t rows, const RegisterTile& tile) {
   return (load_bound(tile) + kBeside * loads / products) / used;
 }
 
-// A panel of columns is not to be cut.
+// A panel of columns is not to be cut: its vectors are a multiple of the tile's, of which more than
+// four serve numbers that these do not divide, as the 49 vectors of 28 x 28 pixels.
 RegisterTile register_tile(const Target& target, int64_t rows, int64_t vectors, bool extends) {
   constexpr int64_t kMaxVectors = 7, kMaxRows = 16;
   std::vector<RegisterTile> tiles;

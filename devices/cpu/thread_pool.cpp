@@ -148,8 +148,9 @@ void CpuPool::serve(Worker& worker, int64_t part) {
   }
 }
 
-// The pieces of a thread's own part, then those that are left: the caller, which has to wait for
-// all of them, looks after all parts, a worker after two more, since each look may wait for memory.
+// The pieces of a thread's own part, then those that others have not begun: of all parts for the
+// caller, which has to wait for them, of the next two for a worker, since to look at a part may
+// cost a line of another processor's cache.
 void CpuPool::work(int64_t part) {
   constexpr int64_t kLooks = 3;
   const auto [body, context, parts, processor] = loop_;

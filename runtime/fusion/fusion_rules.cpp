@@ -120,7 +120,7 @@ bool is_read_by_row(const FusedKernel& from, const FusedKernel& to, bool gpu, bo
 }
 
 // The last axis of more than one element; the first one where there is none.
-int last_axis(Node n) {
+int innermost_axis(Node n) {
   int last = n->rank - 1;
   while (last > 0 && n->shape()[last] == 1) --last;
   return last;
@@ -137,10 +137,10 @@ bool lie_apart(const FusedKernel& from, const FusedKernel& to) {
         if (axis >= 0) rows.insert(axis);
   bool apart = false;
   for (Node out : to.outputs)
-    apart |= numel(out->shape()) * 2 >= to.work && rows.count(last_axis(out));
+    apart |= numel(out->shape()) * 2 >= to.work && rows.count(innermost_axis(out));
   for (const Read& r : to.reads) {
     if (numel(r.leaf->shape()) * 2 < to.work) continue;
-    if (!rows.count(r.axes[static_cast<size_t>(last_axis(r.leaf))])) return false;
+    if (!rows.count(r.axes[static_cast<size_t>(innermost_axis(r.leaf))])) return false;
     apart = true;
   }
   return apart;

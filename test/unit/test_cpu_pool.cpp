@@ -81,7 +81,7 @@ TEST_CASE("workers may run wherever the caller may") {
   struct Processors {
     std::thread::id caller = std::this_thread::get_id();
     cpu_set_t own;
-    std::atomic<int> by_workers{0}, alike{0};
+    std::atomic<int> processor{-1}, by_workers{0}, alike{0};
   } all;
   REQUIRE(sched_getaffinity(0, sizeof(all.own), &all.own) == 0);
   CpuPool pool(2);
@@ -91,14 +91,23 @@ TEST_CASE("workers may run wherever the caller may") {
         64,
         [](void* context, int64_t, int64_t) {
           auto& a = *static_cast<Processors*>(context);
-          cpu_set_t now;
+          cpu_set_t now, one;
           sched_getaffinity(0, sizeof(now), &now);
-          if (std::this_thread::get_id() == a.caller) return std::this_thread::yield();
+          if (std::this_thread::get_id() == a.caller) {
+            a.processor = sched_getcpu();
+            return std::this_thread::sleep_for(std::chrono::microseconds(50));
+          }
           ++a.by_workers;
           a.alike += CPU_EQUAL(&now, &a.own) ? 1 : 0;
+          if (a.processor < 0) return;
+          CPU_ZERO(&one);  // to where the caller is, which the pool has it leave the next time
+          CPU_SET(static_cast<size_t>(a.processor), &one);
+          sched_setaffinity(0, sizeof(one), &one);
+          sched_setaffinity(0, sizeof(a.own), &a.own);
         },
         &all);
   }
+  CHECK(all.by_workers > 0);
   CHECK(all.by_workers == all.alike);
 }
 
