@@ -140,9 +140,13 @@ CpuPool::Share& CpuPool::share_of(int64_t part) const {
 
 void CpuPool::serve(Worker& worker, int64_t part) {
   auto wanted = [](uint32_t state) { return state == kReady || state == kStop; };
+  // A thread that was asleep is often woken beside its caller, and goes elsewhere by itself.
+  constexpr int kOften = 3;
+  int together = 0;  // loops in a row
   while (wait_until(worker.state, spins_, wanted) != kStop) {
     if (!worker.claim()) continue;
-    if (spins_ > 0 && sched_getcpu() == loop_.processor) leave(loop_.processor);
+    together = spins_ > 0 && sched_getcpu() == loop_.processor ? together + 1 : 0;
+    if (together >= kOften) leave(loop_.processor);
     work(part);
     finish(worker);
   }
