@@ -94,9 +94,11 @@ void PreparedSteps::refresh() {
   const std::vector<Kernel*> kernels = compile_kernels(schedule_);
   Steps steps(schedule_, watch_now());
   for (size_t i = 0; i < kernels.size(); ++i) {
+    const Step& step = schedule_.steps[i];
     std::vector<void*> arguments;
-    for (const int v : schedule_.steps[i].values) arguments.push_back(addresses_.at(v));
-    steps.run(schedule_.steps[i], kernels[i], arguments);
+    for (size_t k = 0; k < step.values.size(); ++k)
+      arguments.push_back(step.argument(k, addresses_.at(step.values[k])));
+    steps.run(step, kernels[i], arguments);
   }
   steps.finish();
 }

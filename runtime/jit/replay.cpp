@@ -81,9 +81,10 @@ void Replay::refill() {
   for (Segment& s : segments_) {
     for (size_t i = 0; i < s.items.size(); ++i) {
       if (!s.kernels[i]) continue;
-      const std::vector<int>& values = schedule_.steps[s.steps[i]].values;
-      for (size_t k = 0; k < values.size(); ++k)
-        if (schedule_.memory.offset[values[k]] >= 0) s.items[i].args[k] = address_of(values[k]);
+      const Step& step = schedule_.steps[s.steps[i]];
+      for (size_t k = 0; k < step.values.size(); ++k)
+        if (schedule_.memory.offset[step.values[k]] >= 0)
+          s.items[i].args[k] = step.argument(k, address_of(step.values[k]));
     }
     s.recording = nullptr;
   }
@@ -109,7 +110,8 @@ void* Replay::address_of(int v) const {
 
 std::vector<void*> Replay::addresses_of(const Step& step) const {
   std::vector<void*> out;
-  for (int v : step.values) out.push_back(address_of(v));
+  for (size_t k = 0; k < step.values.size(); ++k)
+    out.push_back(step.argument(k, address_of(step.values[k])));
   return out;
 }
 
@@ -283,7 +285,8 @@ void Replay::set_address(Place& place, void* address) {
       continue;
     }
     Segment& s = segments_[u.segment];
-    s.items[u.item].args[u.argument] = address;
+    const Step& step = schedule_.steps[s.steps[u.item]];
+    s.items[u.item].args[u.argument] = step.argument(u.argument, address);
     if (s.recording && (s.changed.empty() || s.changed.back() != u.item))
       s.changed.push_back(u.item);
   }

@@ -1,6 +1,7 @@
 #include "runtime/kernels/kernel.h"
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <mutex>
@@ -94,6 +95,15 @@ std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice = nullptr
   return kernel;
 }
 
+// How long a kernel takes to compile beside others, roughly: sums of products become the longest
+// texts.
+int64_t compile_weight(const Step& step) {
+  int64_t weight = 0;
+  for (Node n : topological(step.kernel.get()))
+    weight += n->op == Op::ReduceAxis && n->src(0)->op == Op::Mul ? 100 : 1;
+  return weight;
+}
+
 }  // namespace
 
 std::string kernel_key(const Step& step) {
@@ -140,6 +150,8 @@ std::vector<Kernel*> compile_kernels(const Schedule& s) {
   }
   const auto most = static_cast<size_t>(4 * std::max<int64_t>(env_int("CACHE_SCHEDULES"), 1));
   std::vector<std::pair<std::string, const Step*>> jobs(missing.begin(), missing.end());
+  std::ranges::stable_sort(jobs, std::greater(),
+                           [](const auto& job) { return compile_weight(*job.second); });
   in_parallel(jobs.size(), core_count(), [&](size_t i, size_t) {
     auto kernel = compile(*jobs[i].second);
     std::lock_guard lock(all.mutex);

@@ -89,8 +89,11 @@ NanCheck::NanCheck(const Schedule& s, const Step& step, const Kernel& kernel,
 }
 
 Bytes NanCheck::read(size_t slot) const {
-  const Value& v = schedule_.values[step_.values[slot]];
-  Bytes out(static_cast<size_t>(v.size) * static_cast<size_t>(v.dtype.size()));
+  int64_t bytes = 0;
+  for (Node n : topological(step_.kernel.get()))
+    if (n->op == Op::Param && static_cast<size_t>(slot_of(n)) == slot)
+      bytes = std::max(bytes, bytes_of(n->dtype, numel(n->shape())));
+  Bytes out(static_cast<size_t>(bytes));
   Device& device = find_device(device_name(step_.device));
   device.synchronize();
   if (!out.empty()) device.download(out.data(), args_[slot], out.size());

@@ -298,6 +298,7 @@ void agree_on_plan(const Schedule& s) {
     if (Sums::takes(step))
       text += cat(step.gathers ? " gathered by " : " by ", static_cast<int>(step.sum_by));
     for (int v : step.values) text += cat(' ', s.values[v].dtype, '[', s.values[v].size, ']');
+    for (int64_t offset : step.offsets) text += cat(" +", offset);
     if (step.kernel) text += cat(" #", std::hash<std::string>()(to_text(step.kernel.get())));
     text += '\n';
   }

@@ -283,6 +283,7 @@ void Saver::add_steps() {
     const std::vector<bool> written = written_slots(step);
     for (size_t i = 0; i < written.size(); ++i) {
       out.parts.push_back(part_of(step.values[i]));
+      out.parts.back().offset += step.offset(i);
       out.once |= written[i] && places_.once[step.values[i]];
     }
     plan_.steps.push_back(std::move(out));

@@ -43,7 +43,8 @@ class Run {
 
   void step(const Step& step, Kernel* kernel) {
     args_.clear();
-    for (int v : step.values) args_.push_back(address(v, step.operations));
+    for (size_t k = 0; k < step.values.size(); ++k)
+      args_.push_back(step.argument(k, address(step.values[k], step.operations)));
     steps_.run(step, kernel, args_);
   }
 

@@ -2,6 +2,7 @@
 // buffers, in which the graphs of two training steps are the same node; its schedule is kept under
 // that node and every setting that matters, so that a step is scheduled once.
 #pragma once
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,10 +32,17 @@ struct Step {
   std::vector<int> values;  // arguments in slot order; of a copy: to, from
   std::string name;         // of the user's operations, a C identifier
   int device = 0;
-  std::string operations = {};   // all of the user's, "conv2d, relu"
-  bool reads_peers = false;      // some of the values that it reads are on other devices
-  SumBy sum_by = SumBy::Kernel;  // who adds up, where there is no kernel
-  bool gathers = false;          // and does not add: puts one after the other
+  std::string operations = {};        // all of the user's, "conv2d, relu"
+  bool reads_peers = false;           // some of the values that it reads are on other devices
+  SumBy sum_by = SumBy::Kernel;       // who adds up, where there is no kernel
+  bool gathers = false;               // and does not add: puts one after the other
+  std::vector<int64_t> offsets = {};  // bytes into each value's memory; none: all 0
+
+  int64_t offset(size_t slot) const { return slot < offsets.size() ? offsets[slot] : 0; }
+  // The kernel's argument where the value's memory is.
+  void* argument(size_t slot, void* memory) const {
+    return static_cast<std::byte*>(memory) + offset(slot);
+  }
 };
 
 struct Result {

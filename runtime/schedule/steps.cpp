@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/kernel/facts.h"
 #include "runtime/analysis/after.h"
 #include "runtime/distributed/collective.h"
 #include "tiny/base/error.h"
@@ -69,6 +70,68 @@ Node with_base(Node scatter, const NodeMap<Node>& done, Node to) {
   std::vector<Node> srcs{to};
   for (Node s : scatter->srcs().subspan(1)) srcs.push_back(*done.find(s));
   return with_sources(scatter, srcs);
+}
+
+// Where in memory a part of a value begins, in elements; -1 where it does not lie in one piece.
+int64_t begin_of(Node shrink) {
+  const Ints shape = shrink->src(0)->shape(), range = shrink->ints();
+  int64_t begin = 0, stride = 1;
+  bool is_whole = true;  // the axes so far
+  for (size_t i = shape.size(); i-- > 0; stride *= shape[i]) {
+    const int64_t length = range[2 * i + 1] - range[2 * i];
+    if (!is_whole && length != 1) return -1;
+    is_whole &= length == shape[i];
+    begin += range[2 * i] * stride;
+  }
+  return begin;
+}
+
+// Whether a kernel may get an address so many bytes into a value's memory: vectors and bulk copies
+// need aligned ones, and WebGPU has no others.
+bool is_argument_offset(int64_t bytes, int64_t elements, int device) {
+  if (bytes < 0) return false;
+  if (bytes % kBlockAlignment == 0) return true;
+  return elements == 1 &&
+         find_device(device_name(device)).target().language != Target::Language::Wgsl;
+}
+
+// Of a kernel's nodes the one that reads them; of those that several read, nullptr.
+NodeMap<Node> readers_of(const std::vector<Node>& nodes) {
+  NodeMap<Node> readers;
+  for (Node n : nodes)
+    for (Node s : n->srcs()) readers[s] = readers.contains(s) ? nullptr : n;
+  return readers;
+}
+
+// An argument of which the kernel reads one part in one piece begins there: kernels that differ
+// only in where that is are the same node.
+void begin_at_parts(Step& step) {
+  const std::vector<Node> nodes = topological(step.kernel.get());
+  NodeMap<Node> readers = readers_of(nodes), done;
+  std::vector<int> uses(step.values.size());  // of each slot, in one shape or several
+  for (Node n : nodes)
+    if (n->op == Op::Param) ++uses[slot_of(n)];
+  for (Node n : nodes) {
+    if (n->op != Op::Param || uses[slot_of(n)] != 1) continue;
+    Node part = readers[n];
+    while (part && part->op == Op::Reshape) part = readers[part];
+    if (!part || part->op != Op::Shrink) continue;
+    const int64_t bytes = begin_of(part) * part->dtype.size();
+    if (!is_argument_offset(bytes, numel(part->shape()), step.device)) continue;
+    Shape arg{slot_of(n)};
+    arg.insert(arg.end(), part->shape().begin(), part->shape().end());
+    done[part] = make(Op::Param, part->dtype, {}, Ints(arg));
+    step.offsets.resize(step.values.size());
+    step.offsets[slot_of(n)] = bytes;
+  }
+  if (step.offsets.empty()) return;
+  for (Node n : nodes) {
+    if (done.contains(n)) continue;
+    std::vector<Node> srcs;
+    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
+    done[n] = with_sources(n, srcs);
+  }
+  step.kernel = NodeRef(*done.find(step.kernel.get()));
 }
 
 // A value of the schedule, and whether it is made of constants alone.
@@ -206,6 +269,8 @@ class Steps {
                               : make(Op::Store, kVoid, {to, what}));
     }
     step.kernel = NodeRef(make(Op::Sink, kVoid, stores));
+    if (std::ranges::any_of(nodes, [](Node n) { return n->op == Op::Shrink; }))
+      begin_at_parts(step);
     const std::vector<std::string> labels = labels_of(nodes);
     step.operations = listed(labels);
     step.name = kernel_name(labels, outputs[0]->shape());

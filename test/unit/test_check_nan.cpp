@@ -24,6 +24,17 @@ TEST_CASE("CHECK_NAN names the kernel, the operation and its operands") {
   }
 }
 
+TEST_CASE("CHECK_NAN looks at the part of a tensor that a kernel reads") {
+  const EnvOverride check("CHECK_NAN", "1");
+  std::vector<float> values(128, 1);
+  values[3] = INFINITY;
+  values[70] = -2;
+  const Tensor x = Tensor::from(values, {2, 64});
+  CHECK(has(error_of([&] { x.select(0, 1).log().realize(); }),
+            "the first operation that is not finite is log: Log2 of -2"));
+  CHECK(std::isinf(x.select(0, 0).log().to_vector<float>()[3]));
+}
+
 TEST_CASE("CHECK_NAN names the first kernel of several, and infinities") {
   const EnvOverride check("CHECK_NAN", "1");
   const Tensor x = Tensor::from({4.0f, 0.0f, 1.0f, 2.0f}, {2, 2});

@@ -9,6 +9,7 @@
 #include "tiny/base/error.h"
 #include "tiny/nn/functional.h"
 #include "tiny/nn/layers.h"
+#include "tiny/run/memory.h"
 #include "tiny/tensor/random.h"
 #include "tiny/train/optim.h"
 
@@ -34,6 +35,30 @@ TEST_CASE("a replay computes with its own arguments") {
   CHECK(step.statistics().captures == 1);
   CHECK(step.statistics().replays == 3);
   CHECK(step.statistics().kernels == 1);
+}
+
+TEST_CASE("parts of arguments, of what was computed and of results are read where they are") {
+  Jit step([](const Tensor& x) {
+    const Tensor y = (x * 2.0f).contiguous();
+    const Tensor row = x.select(0, 1) + y.select(0, 2),
+                 one = x.select(0, 0) * y.select(0, 3).select(0, 5);
+    return std::tuple(y, row, one, (y.select(0, 1) + 1.0f).sum());
+  });
+  for (int i = 0; i < 6; ++i) {
+    if (i == 4) clear_caches();  // replays get other memory
+    Tensor x = (Tensor::arange(256).to(kF32) + static_cast<float>(i)).reshape({4, 64});
+    const auto [y, row, one, sum] = step(x.realize());
+    const Floats given = x.to_vector<float>(), got = row.to_vector<float>();
+    const Floats ones = one.to_vector<float>();
+    float wanted = 64;
+    for (size_t k = 0; k < 64; ++k) {
+      CHECK(got[k] == given[64 + k] + 2 * given[128 + k]);
+      CHECK(ones[k] == given[k] * (2 * given[192 + 5]));
+      wanted += 2 * given[64 + k];
+    }
+    CHECK(sum.item<float>() == wanted);
+    CHECK(y.to_vector<float>()[9] == 2 * given[9]);
+  }
 }
 
 TEST_CASE("results of earlier replays stay what they were") {

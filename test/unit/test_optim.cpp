@@ -8,6 +8,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "runtime/kernels/kernel.h"
 #include "runtime/realize/realize.h"
 #include "test/reference.h"
 #include "tiny/nn/layers.h"
@@ -543,4 +544,25 @@ TEST_CASE("what is not given of Adam's options stays the optimizer's own default
   };
   CHECK(lamb({.beta2 = 0.9}) == lamb({.beta2 = 0.9, .eps = 1e-6}));
   CHECK(lamb({.weight_decay = 0.1}) != lamb({.eps = 1e-3, .weight_decay = 0.1}));
+}
+
+TEST_CASE("a step has the same kernels for every parameter of one shape") {
+  const auto kernels_of = [](int64_t layers) {
+    clear_kernel_cache();
+    nn::Sequential model;
+    for (int64_t i = 0; i < layers; ++i) {
+      model.append(nn::Linear(12, 12));
+      model.append([](const Tensor& x) { return x.relu(); });
+    }
+    AdamW optimizer(model.parameters(), 1e-3);
+    const Tensor x = Tensor::randn({4, 12}).realize();
+    const size_t before = kernel_count();
+    Tensor loss = model(x).square().sum();
+    loss.backward();
+    optimizer.step({&loss});
+    return kernel_count() - before;
+  };
+  const size_t few = kernels_of(4);
+  CHECK(few > 4);
+  CHECK(kernels_of(9) == few);
 }

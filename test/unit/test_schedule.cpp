@@ -173,6 +173,23 @@ TEST_CASE("what a CPU and a GPU compute in one graph has the kernels that it has
   }
 }
 
+TEST_CASE("kernels that differ only in which part of a tensor they read are one kernel") {
+  const Tensor x = input({4, 64});
+  const auto kernel_of = [](const Tensor& t) { return schedule_of({t})->steps.at(0); };
+  const auto row = [&](int64_t i) { return kernel_of(x.select(0, i).sin()); };
+  CHECK(row(1).kernel.get() == row(3).kernel.get());
+  CHECK(row(3).offset(1) == 3 * 64 * 4);
+  CHECK(row(0).kernel.get() == row(3).kernel.get());
+  const Tensor seed = input({8});
+  const auto scaled = [&](const Tensor& by) { return kernel_of(seed * by); };
+  CHECK(scaled(x.flatten().select(0, 1)).kernel.get() ==
+        scaled(x.flatten().select(0, 77)).kernel.get());
+  // A part that is in several pieces, begins where vectors do not, or is not all that is read.
+  CHECK(kernel_of(x.narrow(1, 32, 32).sin()).offsets.empty());
+  CHECK(kernel_of(x.flatten().narrow(0, 4, 64).sin()).offsets.empty());
+  CHECK(kernel_of(x.select(0, 1) + x.select(0, 2)).offsets.empty());
+}
+
 TEST_CASE("many tensors are joined by kernels that each read few") {
   for (const int64_t axis : {0, 1}) {
     std::vector<Tensor> parts;

@@ -290,7 +290,10 @@ Tensor AdamBase::direction(size_t i, const Tensor& g) {
   Tensor &m = m_[i], &v = v_[i];
   put(m, m * beta1_ + g * (1 - beta1_));
   put(v, v * beta2_ + g.square() * (1 - beta2_));
-  return m / number_of(i, correction1_) / ((v / number_of(i, correction2_)).sqrt() + eps_);
+  // Each row is computed once a step: an element divides once.
+  const Tensor first = number_of(i, correction1_.reciprocal().contiguous());
+  const Tensor second = number_of(i, correction2_.rsqrt().contiguous());
+  return m * first / (v.sqrt() * second + eps_);
 }
 
 Tensor Adam::updated(size_t i, const Tensor& p, const Tensor& g) {
