@@ -7,11 +7,11 @@
 #include <numeric>
 
 #include "runtime/device/disk_cache.h"
+#include "runtime/device/trace.h"
 #include "runtime/distributed/messages.h"
 #include "runtime/jit/replay.h"
 #include "runtime/launch/capture.h"
 #include "runtime/realize/realize.h"
-#include "runtime/search/bench.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/base/text.h"

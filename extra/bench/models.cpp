@@ -142,8 +142,11 @@ void bert(int64_t loss_chunks) {
   for (Tensor* p : parameters) p->requires_grad_();
   LAMB optimizer(parameters, 1e-3);
   const Tensor x = tokens({kBatch, kContext}, kWords);
-  const Tensor kind =
-      (Tensor::arange(kContext) >= kContext / 2).to(kI32).expand({kBatch, kContext}).contiguous();
+  const Tensor kind = (Tensor::arange(kContext) >= kContext / 2)
+                          .to(kI32)
+                          .expand({kBatch, kContext})
+                          .contiguous()
+                          .realize();
   const Tensor lengths = Tensor::rand({kBatch, 1}) * (kContext / 4) + kContext * 3 / 4;
   const Tensor seen = (Tensor::arange(kContext).to(kF32).unsqueeze(0) < lengths).realize();
   const Tensor chosen = logical_and(Tensor::rand({kBatch, kContext}) < 0.15, seen);

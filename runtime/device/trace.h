@@ -17,13 +17,16 @@ inline bool profiling() { return profile_detail::on.load(std::memory_order_relax
 // Begins the profile that PROFILE asks for, the first time.
 void begin_profile_of_environment();
 
+// Of a clock that never goes back.
+double steady_seconds();
+
 // A part of the host's work, from here to the end of the scope. `what` must last for ever.
 class HostSpan {
  public:
   explicit HostSpan(const char* what, const char* category = "host")
       : what_(profiling() ? what : nullptr), category_(category) {
     if (what_) [[unlikely]]
-      begin_ = now();
+      begin_ = steady_seconds();
   }
   ~HostSpan() {
     if (what_) [[unlikely]]
@@ -33,7 +36,6 @@ class HostSpan {
   HostSpan& operator=(const HostSpan&) = delete;
 
  private:
-  static double now();
   void end() const;
 
   const char* what_;

@@ -58,7 +58,42 @@ Lowered lower_step(const Step& step, const Target& target, const Choice* choice,
   return lower(step.kernel.get(), step.name, target, viewer, choice);
 }
 
-std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice = nullptr) {
+// Seconds of one kernel's way from its graph to a loaded program.
+struct CompileTimes {
+  std::string name;
+  double lower = 0, compile = 0, prove = 0, load = 0;  // prove: what was left when it was compiled
+  double sum() const { return lower + compile + prove + load; }
+};
+
+template <class Work> auto timed(const char* what, double& seconds, const Work& work) {
+  const HostSpan span(what);
+  const double begin = steady_seconds();
+  auto out = work();
+  seconds = steady_seconds() - begin;
+  return out;
+}
+
+// A line for DEBUG=1. `seconds`: from the first to the last of them, on several threads.
+std::string to_text(std::vector<CompileTimes> all, double seconds) {
+  constexpr size_t kShown = 4;
+  CompileTimes sum;
+  for (const CompileTimes& t : all) {
+    sum.lower += t.lower;
+    sum.compile += t.compile;
+    sum.prove += t.prove;
+    sum.load += t.load;
+  }
+  std::string out = formatted(
+      "compiled %zu kernels in %.2f s: lowered in %.2f s, compiled in %.2f s, proofs waited for "
+      "%.2f s, loaded in %.2f s; longest",
+      all.size(), seconds, sum.lower, sum.compile, sum.prove, sum.load);
+  std::ranges::sort(all, std::greater(), &CompileTimes::sum);
+  all.resize(std::min(all.size(), kShown));
+  for (const CompileTimes& t : all) out += formatted(" %s %.2f s", t.name.c_str(), t.sum());
+  return out + '\n';
+}
+
+std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice, CompileTimes& times) {
   Device& device = find_device(device_name(step.device));
   const auto debug = static_cast<int>(env_int("DEBUG"));
   if (device.is_remote) {  // its owner compiles it
@@ -73,10 +108,9 @@ std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice = nullptr
       const std::string wanted = env_text("DEBUG_PASS");
       if (wanted.empty() || wanted == pass) say(cat("--- ", pass, '\n', text));
     };
-  const Lowered low = [&] {
-    const HostSpan span("lower");
-    return lower_step(step, device.target(), choice, viewer);
-  }();
+  times.name = step.name;
+  const Lowered low = timed("lower", times.lower,
+                            [&] { return lower_step(step, device.target(), choice, viewer); });
   show(low, debug);
   PendingProof proof(low, step, device.target());
   auto kernel = std::make_shared<Kernel>();
@@ -85,13 +119,12 @@ std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice = nullptr
   kernel->bytes = low.work.bytes;
   kernel->flops = low.work.flops;
   kernel->unit = to_text(low.unit);
-  const std::string binary = [&] {
-    const HostSpan span("compile");
-    return cached_compile(device, low.source);
-  }();
-  proof.finish();
-  const HostSpan span("load");
-  kernel->program = with_kept_memory_freed([&] { return device.load(binary, low.source.entry); });
+  const std::string binary =
+      timed("compile", times.compile, [&] { return cached_compile(device, low.source); });
+  timed("prove", times.prove, [&] { return proof.finish(), true; });
+  kernel->program = timed("load", times.load, [&] {
+    return with_kept_memory_freed([&] { return device.load(binary, low.source.entry); });
+  });
   return kernel;
 }
 
@@ -111,7 +144,8 @@ std::string kernel_key(const Step& step) {
 }
 
 void replace_kernel(const Step& step, const Choice& choice) {
-  auto kernel = compile(step, &choice);
+  CompileTimes times;
+  auto kernel = compile(step, &choice, times);
   Kernels& all = kernels();
   std::lock_guard lock(all.mutex);
   KernelEntry* known = all.entries.find(kernel_key(step));
@@ -152,12 +186,15 @@ std::vector<Kernel*> compile_kernels(const Schedule& s) {
   std::vector<std::pair<std::string, const Step*>> jobs(missing.begin(), missing.end());
   std::ranges::stable_sort(jobs, std::greater(),
                            [](const auto& job) { return compile_weight(*job.second); });
+  std::vector<CompileTimes> times(jobs.size());
+  const double begin = steady_seconds();
   in_parallel(jobs.size(), core_count(), [&](size_t i, size_t) {
-    auto kernel = compile(*jobs[i].second);
+    auto kernel = compile(*jobs[i].second, nullptr, times[i]);
     std::lock_guard lock(all.mutex);
     KernelEntry entry{jobs[i].second->kernel, std::move(kernel)};
     found[jobs[i].first] = all.entries.insert(jobs[i].first, std::move(entry), most).kernel;
   });
+  if (!jobs.empty() && env_int("DEBUG") >= 1) say(to_text(times, steady_seconds() - begin));
   std::lock_guard lock(all.mutex);
   s.kernels.clear();
   for (const std::string& key : keys) s.kernels.push_back(key.empty() ? nullptr : found.at(key));

@@ -25,10 +25,6 @@ constexpr size_t kMaxEvents = 4'000'000;  // later events are in the table only
 constexpr size_t kMaxPending = 1024;      // launches whose times have not been read yet
 constexpr int kHost = 1, kDevices = 2;    // the trace's processes
 
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 struct Event {
   const char* name;
   const char* category;
@@ -175,11 +171,11 @@ double measured_limit(const std::string& device) {
     double best = 1e30;
     for (int i = 0; i < 4; ++i) {
       find_device(device).synchronize();
-      const double begin = seconds_now();
+      const double begin = steady_seconds();
       Tensor y = x + 1.0f;
       y.realize();
       find_device(device).synchronize();
-      best = std::min(best, seconds_now() - begin);
+      best = std::min(best, steady_seconds() - begin);
     }
     if (best > 5e-3 || n == 1 << 24) limit = 8.0 * static_cast<double>(n) / best;
   }
@@ -202,10 +198,12 @@ class Pause {
 
 // --- What the runtime calls ----------------------------------------------------------------------
 
-double HostSpan::now() { return seconds_now(); }
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 void HostSpan::end() const {
-  const double seconds = seconds_now() - begin_;
+  const double seconds = steady_seconds() - begin_;
   Recorder& r = recorder();
   std::lock_guard lock(r.mutex);
   if (r.living) r.add({what_, category_, nullptr, kHost, this_thread(), begin_, seconds, 0, 0});
@@ -231,7 +229,8 @@ void profile_memory(const std::string& device_name, int64_t bytes) {
   Recorder& r = recorder();
   std::lock_guard lock(r.mutex);
   const std::string* name = r.keep("memory of " + device_name);
-  r.add({name->c_str(), "", nullptr, kDevices, 0, seconds_now(), static_cast<double>(bytes), 0, 0});
+  r.add({name->c_str(), "", nullptr, kDevices, 0, steady_seconds(), static_cast<double>(bytes), 0,
+         0});
 }
 
 void begin_profile_of_environment() {
@@ -255,7 +254,7 @@ Profile::Profile(const std::string& path) {
         r.path.empty() ? std::string("no file") : r.path);
   r.living = true;
   r.path = path;
-  r.start = seconds_now();
+  r.start = steady_seconds();
   r.events.clear();
   r.pending.clear();
   r.kernels.clear();

@@ -8,6 +8,7 @@
 
 #include "codegen/kernel/facts.h"
 #include "codegen/options/mma.h"
+#include "runtime/device/trace.h"
 #include "runtime/distributed/rank_watch.h"
 #include "runtime/fusion/fuse.h"
 #include "runtime/kernels/kernel.h"
@@ -16,7 +17,6 @@
 #include "runtime/launch/launch.h"
 #include "runtime/launch/profile.h"
 #include "runtime/partition/shard.h"
-#include "runtime/search/bench.h"
 #include "runtime/search/program.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"

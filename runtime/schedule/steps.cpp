@@ -43,6 +43,11 @@ std::string kernel_name(const std::vector<std::string>& labels, Ints shape) {
   return name;
 }
 
+void name(Step& step, const std::vector<std::string>& labels, Ints shape) {
+  step.operations = listed(labels);
+  step.name = kernel_name(labels, shape);
+}
+
 // The argument that a value is to a kernel.
 Node param(const Schedule& schedule, Step& step, int value, DType dtype, Ints shape) {
   // What is written over an input has that input's slot.
@@ -71,6 +76,8 @@ Node with_base(Node scatter, const NodeMap<Node>& done, Node to) {
   for (Node s : scatter->srcs().subspan(1)) srcs.push_back(*done.find(s));
   return with_sources(scatter, srcs);
 }
+
+bool is_shrink(Node n) { return n->op == Op::Shrink; }
 
 // Where in memory a part of a value begins, in elements; -1 where it does not lie in one piece.
 int64_t begin_of(Node shrink) {
@@ -115,7 +122,7 @@ void begin_at_parts(Step& step) {
     if (n->op != Op::Param || uses[slot_of(n)] != 1) continue;
     Node part = readers[n];
     while (part && part->op == Op::Reshape) part = readers[part];
-    if (!part || part->op != Op::Shrink) continue;
+    if (!part || !is_shrink(part)) continue;
     const int64_t bytes = begin_of(part) * part->dtype.size();
     if (!is_argument_offset(bytes, numel(part->shape()), step.device)) continue;
     Shape arg{slot_of(n)};
@@ -269,11 +276,8 @@ class Steps {
                               : make(Op::Store, kVoid, {to, what}));
     }
     step.kernel = NodeRef(make(Op::Sink, kVoid, stores));
-    if (std::ranges::any_of(nodes, [](Node n) { return n->op == Op::Shrink; }))
-      begin_at_parts(step);
-    const std::vector<std::string> labels = labels_of(nodes);
-    step.operations = listed(labels);
-    step.name = kernel_name(labels, outputs[0]->shape());
+    if (std::ranges::any_of(nodes, is_shrink)) begin_at_parts(step);
+    name(step, labels_of(nodes), outputs[0]->shape());
     out_.steps.push_back(std::move(step));
   }
 
@@ -301,8 +305,7 @@ class Steps {
       sum = sum ? build::binary(Op::Add, sum, *done.find(s)) : *done.find(s);
     }
     step.kernel = NodeRef(make(Op::Sink, kVoid, {make(Op::Store, kVoid, {to, sum})}));
-    step.operations = out->label;
-    step.name = kernel_name({step.operations}, out->shape());
+    name(step, {out->label}, out->shape());
     out_.steps.push_back(std::move(step));
   }
 

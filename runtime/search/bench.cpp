@@ -3,21 +3,17 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <map>
 
+#include "runtime/device/trace.h"
 #include "tiny/base/error.h"
 #include "tiny/base/splitmix.h"
 #include "tiny/base/text.h"
 
 namespace tiny {
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 namespace {
 

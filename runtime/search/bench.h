@@ -74,8 +74,6 @@ class Bench {
 
 std::unique_ptr<Bench> local_bench();  // in this process
 
-double steady_seconds();
-
 // The clock of searches' budgets: that one, unless a test counts.
 double budget_seconds();
 
