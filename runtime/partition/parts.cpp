@@ -79,16 +79,7 @@ Node strided(Node x, Ints arg) {
 }  // namespace
 
 Node moved_piece(Node n, Node x, Ints arg) {
-  switch (n->op) {
-    case Op::Reshape: return build::reshape(x, arg);
-    case Op::Permute: return build::permute(x, arg);
-    case Op::Expand: return build::expand(x, arg);
-    case Op::Pad: return build::pad(x, arg);
-    case Op::Shrink: return build::shrink(x, arg);
-    case Op::Flip: return build::flip(x, arg);
-    case Op::Stride: return strided(x, arg);
-    default: return make(n->op, n->dtype, {x}, arg);
-  }
+  return n->op == Op::Stride ? strided(x, arg) : build::movement(n->op, x, arg);
 }
 
 // --- weights -------------------------------------------------------------------------------------

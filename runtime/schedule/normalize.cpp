@@ -93,6 +93,12 @@ Normalized normalize(std::span<const Node> roots) {
     }
     if (n->op == Op::Assign && is_memory(srcs[0]) && !is_memory(n->src(0)))
       srcs[0] = build::contiguous(srcs[0]);  // not that of the tensor that it turned out to equal
+    // Views that were kept apart for what lies between them are one here, as they are without it.
+    if (is_movement(n->op) && n->num_src == 1 && srcs[0]->op == n->op) {
+      const LabelScope label(n->label);
+      done[n] = build::movement(n->op, srcs[0], n->ints());
+      continue;
+    }
     done[n] = without_widening(with_sources(n, srcs));
   }
   for (Node r : roots) out.roots.push_back(*done.find(resolved(r)));

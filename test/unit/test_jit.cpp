@@ -4,6 +4,7 @@
 
 #include "runtime/kernels/kernel.h"
 #include "runtime/realize/realize.h"
+#include "runtime/schedule/schedule.h"
 #include "test/error_of.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
@@ -59,6 +60,18 @@ TEST_CASE("parts of arguments, of what was computed and of results are read wher
     CHECK(sum.item<float>() == wanted);
     CHECK(y.to_vector<float>()[9] == 2 * given[9]);
   }
+}
+
+TEST_CASE("a capture has the schedule of the call before it, whatever it reads from outside") {
+  nn::Embedding kinds(2, 8);
+  const Tensor kind = (Tensor::arange(6) >= 3).to(kI32).expand({4, 6}).contiguous().realize();
+  Jit step([&](const Tensor& x) { return (kinds(kind) + x).relu(); });
+  const Tensor x = Tensor::randn({4, 6, 8}).realize();
+  const Floats first = step(x).to_vector<float>();
+  const size_t schedules = schedules_kept();
+  CHECK(step(x).to_vector<float>() == first);
+  CHECK(step.statistics().captures == 1);
+  CHECK(schedules_kept() == schedules);
 }
 
 TEST_CASE("results of earlier replays stay what they were") {

@@ -163,6 +163,19 @@ Node stride(Node x, Ints steps) {
   return move(Op::Stride, x, arg);
 }
 
+Node movement(Op op, Node x, Ints arg) {
+  switch (op) {
+    case Op::Reshape: return reshape(x, arg);
+    case Op::Permute: return permute(x, arg);
+    case Op::Expand: return expand(x, arg);
+    case Op::Pad: return pad(x, arg);
+    case Op::Shrink: return shrink(x, arg);
+    case Op::Flip: return flip(x, arg);
+    case Op::Stride: return stride(x, arg);
+    default: return move(op, x, arg);
+  }
+}
+
 Node bound(Node x, int64_t min, int64_t max) {
   const int64_t arg[] = {min, max};
   return make(Op::Bound, x->dtype, {x}, Ints(arg));

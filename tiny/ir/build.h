@@ -33,6 +33,8 @@ Node pad(Node x, Ints before_after);
 Node shrink(Node x, Ints begin_end);
 Node flip(Node x, Ints flags);
 Node stride(Node x, Ints steps);
+// The movement of one source with that argument, merged with one below where it can be.
+Node movement(Op op, Node x, Ints arg);
 
 // out[i...] = x[offset_d + sum over axes a of factors_d[a] * i_a for each axis d of x]: the general
 // view. Every element must lie inside x. `map`: for each axis of x its offset, then its factors.
