@@ -188,16 +188,6 @@ Node of_negative_size(Node n) {
   return n->src(2)->src(0) == u && test->src(0) == u && test->src(1)->is_const(0) ? u : nullptr;
 }
 
-// u of where(u == 0, 0, where(u < 0, -u, u)), which is |u|; else nullptr.
-Node of_size(Node n) {
-  Node inner = n->op == Op::Where && n->src(1)->is_const(0) ? n->src(2) : nullptr;
-  if (!inner || inner->op != Op::Where || inner->src(0)->op != Op::Lt) return nullptr;
-  Node u = inner->src(2), zero = n->src(0), test = inner->src(0);
-  const bool is_same = zero->op == Op::Eq && zero->src(0) == u && zero->src(1)->is_const(0) &&
-                       test->src(0) == u && test->src(1)->is_const(0);
-  return is_same && inner->src(1)->op == Op::Neg && inner->src(1)->src(0) == u ? u : nullptr;
-}
-
 // x or x times a constant, with -|u| in x's place as the extremum that processors have, where the
 // sign of zero tells nothing.
 Node negative_size(Node x) {
@@ -224,10 +214,6 @@ Node with_one_factor(Node n) {
 // What is rounded to bf16 and read as f32, not as an operand, is not rounded.
 Node fast_scores(Node sink) {
   return simplify(rebuild(sink, [](Node, Node now) {
-    if (now->op == Op::Lt && now->src(0)->dtype == kF32)
-      if (Node u = of_size(now->src(0)))
-        return make(Op::Lt, kBool,
-                    {make(Op::Max, kF32, {u, make(Op::Neg, kF32, {u})}), now->src(1)});
     if (now->dtype != kF32) return now;
     if (now->op == Op::Cast && now->src(0)->op == Op::Cast && now->src(0)->dtype == kBF16 &&
         now->src(0)->src(0)->dtype == kF32)

@@ -127,8 +127,8 @@ TEST_CASE("sums of exponentials of ragged rows are right, whatever is in the row
 TEST_CASE("what a branch is not meant for is left out once, by the selection") {
   const Tensor x = memory({4096, 4096});
   const auto selections = [&](const Tensor& t) { return count(first_kernel(t), "where("); };
-  CHECK(selections(x.expm1()) == 1 + selections(x.abs()));
-  CHECK(selections(x.log1p()) == 1 + selections(x.abs()));
+  CHECK(selections(x.expm1()) == 1);
+  CHECK(selections(x.log1p()) == 1);
 }
 
 namespace {

@@ -80,3 +80,34 @@ TEST_CASE("beside NaN both operands of an extremum have the gradient, and no bou
   CHECK(gradient_of(low, y) == Floats{0, 0, 0});
   CHECK(gradient_of(both, x) == Floats{0, 1, 0});
 }
+
+TEST_CASE("softplus, mish and tanh are exact to a few units in the last place, and so are slopes") {
+  Floats values;
+  for (int i = -40000; i <= 40000; ++i) values.push_back(static_cast<float>(i) * 0.0007f);
+  for (int i = -30; i < 7; ++i)
+    for (float s : {-1.3f, 1.1f}) values.push_back(std::ldexp(s, i));
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  const auto soft = [](double x) { return x > 20 ? x : std::log1p(std::exp(x)); };
+  const auto check = [&](const Floats& got, const auto& wanted, double units) {
+    double most = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double want = wanted(static_cast<double>(values[i]));
+      const double unit = std::max(std::abs(want) * 0x1p-23, 0x1p-126);
+      most = std::max(most, std::abs(static_cast<double>(got[i]) - want) / unit);
+    }
+    CHECK(most < units);
+  };
+  const Tensor x = line(values);
+  check(x.softplus().to_vector<float>(), soft, 2);
+  check(
+      gradient_of(x.softplus(), x), [&](double v) { return v > 20 ? 1 : sigmoid(v); }, 3);
+  check((-x).logsigmoid().to_vector<float>(), [&](double v) { return -std::log1p(std::exp(v)); },
+        2);
+  check(
+      x.mish().to_vector<float>(), [&](double v) { return v * std::tanh(soft(v)); }, 4);
+  check(
+      x.tanh().to_vector<float>(), [](double v) { return std::tanh(v); }, 3);
+  const Tensor ends = line({-kLargest, kLargest});
+  CHECK(ends.mish().to_vector<float>()[1] == kLargest);
+  CHECK(gradient_of(ends.mish(), ends) == Floats{0, 1});
+}

@@ -2,8 +2,8 @@
 // so that their gradients follow; each is written to be accurate near zero and for large arguments.
 // Both branches of a `where` are computed, so what a branch is not meant for is replaced first.
 #include <cmath>
-#include <initializer_list>
 #include <limits>
+#include <vector>
 
 #include "tiny/tensor/detail.h"
 
@@ -22,17 +22,23 @@ template <class F> Tensor real_function(const char* name, const Tensor& x, F f) 
 
 Tensor apply(Op op, const Tensor& x) { return Tensor(build::unary(op, x.node())); }
 
-// Horner's scheme, highest power first.
-Tensor polynomial(const Tensor& x, std::initializer_list<double> coefficients) {
-  Tensor sum;
-  for (double c : coefficients) sum = sum.defined() ? sum * x + c : x.full_like(c);
+// Horner's scheme, highest power first. Powers that are nothing beside the last coefficient in x's
+// dtype where |x| <= limit are left out.
+Tensor polynomial(const Tensor& x, const std::vector<double>& coefficients,
+                  double limit = kInfinity) {
+  const double nothing = std::ldexp(std::abs(coefficients.back()), x.dtype() == kF64 ? -57 : -28);
+  size_t first = 0;
+  const auto power = [&] { return static_cast<double>(coefficients.size() - 1 - first); };
+  while (std::abs(coefficients[first]) * std::pow(limit, power()) < nothing) ++first;
+  Tensor sum = x.full_like(coefficients[first]);
+  while (++first < coefficients.size()) sum = sum * x + coefficients[first];
   return sum;
 }
 
 // series(x) where |x| < limit, general(x) elsewhere; the other one sees a harmless argument.
 template <class Series, class General>
 Tensor near_zero(const Tensor& x, double limit, Series series, General general) {
-  const Tensor small = x.abs() < limit;
+  const Tensor small = x * x < limit * limit;
   return where(small, series(where(small, x, 0)), general(where(small, limit, x)));
 }
 
@@ -125,11 +131,14 @@ Tensor Tensor::exp() const {
 
 Tensor Tensor::expm1() const {
   return real_function("expm1", *this, [](const Tensor& x) {
+    constexpr double kNear = 0.125;
     const auto taylor = [](const Tensor& u) {
-      return u * polynomial(u, {1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120,
-                                1.0 / 24, 1.0 / 6, 0.5, 1});
+      return u * polynomial(u,
+                            {1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24,
+                             1.0 / 6, 0.5, 1},
+                            kNear);
     };
-    return near_zero(x, 0.125, taylor, [](const Tensor& u) { return u.exp() - 1; });
+    return near_zero(x, kNear, taylor, [](const Tensor& u) { return u.exp() - 1; });
   });
 }
 
@@ -148,11 +157,13 @@ Tensor Tensor::log10() const {
 Tensor Tensor::log1p() const {
   return real_function("log1p", *this, [](const Tensor& x) {
     // log(1 + x) = 2 artanh(s) with s = x / (2 + x)
+    constexpr double kNear = 0.125, kLargest = kNear / (2 - kNear);
     const auto series = [](const Tensor& u) {
       const Tensor s = u / (u + 2), s2 = s * s;
-      return s * polynomial(s2, {2.0 / 11, 2.0 / 9, 2.0 / 7, 2.0 / 5, 2.0 / 3, 2});
+      return s *
+             polynomial(s2, {2.0 / 11, 2.0 / 9, 2.0 / 7, 2.0 / 5, 2.0 / 3, 2}, kLargest * kLargest);
     };
-    return near_zero(x, 0.125, series, [](const Tensor& u) { return (u + 1).log(); });
+    return near_zero(x, kNear, series, [](const Tensor& u) { return (u + 1).log(); });
   });
 }
 
@@ -234,17 +245,17 @@ Tensor Tensor::cosh() const {
 
 Tensor Tensor::tanh() const {
   return real_function("tanh", *this, [](const Tensor& x) {
-    const auto taylor = [](const Tensor& u) {
-      return u *
-             polynomial(u * u, {-1382.0 / 155925, 62.0 / 2835, -17.0 / 315, 2.0 / 15, -1.0 / 3, 1});
+    const double near = x.dtype() == kF64 ? 0.0625 : 0.125;  // x^12 / 278 < eps
+    const auto taylor = [near](const Tensor& u) {
+      return u * polynomial(u * u,
+                            {-1382.0 / 155925, 62.0 / 2835, -17.0 / 315, 2.0 / 15, -1.0 / 3, 1},
+                            near * near);
     };
     const auto general = [](const Tensor& u) {
-      const Tensor e = (nonpositive_abs(u) * 2).exp(), y = (1 - e) / (e + 1);
+      const Tensor e = (nonpositive_abs(u) * 2).exp(), y = (1 - e) * (e + 1).reciprocal();
       return where(u < 0, -y, y);
     };
-    const auto value = [&](const Tensor& u) {
-      return near_zero(u, u.dtype() == kF64 ? 0.0625 : 0.125, taylor, general);  // x^12 / 278 < eps
-    };
+    const auto value = [&](const Tensor& u) { return near_zero(u, near, taylor, general); };
     const auto slope = [](const Tensor& u) {  // 1 / cosh^2
       const Tensor e = (nonpositive_abs(u) * 2).exp();
       return e * 4 / ((e + 1) * (e + 1));
@@ -425,12 +436,30 @@ Tensor Tensor::logsigmoid() const {
                        [](const Tensor& x) { return -(-x).softplus(1, kInfinity); });
 }
 
+namespace {
+
+// log(1 + x) for x in [0, 1]. In f32 without a division or logarithm: x times the polynomial of
+// degree 9 that interpolates log(1 + x) / x in Chebyshev's points, which is off by 5.4e-9 of it.
+Tensor log1p_up_to_one(const Tensor& x) {
+  if (x.dtype() == kF64) return x.log1p();
+  return x * polynomial(x, {-0.0031760570083861238, 0.01954252718714997, -0.05637361262934065,
+                            0.10543623767455303, -0.1526966705202085, 0.1966327424661074,
+                            -0.2495161625994282, 0.33329710498480913, -0.4999989264803454,
+                            0.9999999946562879});
+}
+
+}  // namespace
+
 Tensor Tensor::softplus(double beta, double threshold) const {
   return real_function("softplus", *this, [&](const Tensor& x) {
-    // log(1 + e^u) = max(u, 0) + log(1 + e^-|u|); the two gradients at 0 add up to 1/2.
-    const Tensor u = x * beta;
-    const Tensor y = (where(u < 0, 0, u) + nonpositive_abs(u).exp().log1p()) / beta;
-    return where(u > threshold, x, y);
+    const auto value = [&](const Tensor& at) {  // log(1 + e^u) = max(u, 0) + log(1 + e^-|u|)
+      const Tensor u = at * beta, rest = log1p_up_to_one(nonpositive_abs(u).exp());
+      return where(u > threshold, at, (where(u < 0, 0, u) + rest) / beta);
+    };
+    return detail::with_derivative(value(x).detach(), x, [&](const Tensor& at) {
+      const Tensor u = at * beta;
+      return where(u > threshold, 1, u.sigmoid());
+    });
   });
 }
 
@@ -439,7 +468,11 @@ Tensor Tensor::silu() const {
 }
 
 Tensor Tensor::mish() const {
-  return real_function("mish", *this, [](const Tensor& x) { return x * x.softplus().tanh(); });
+  return real_function("mish", *this, [](const Tensor& x) {
+    // tanh(log(1 + w)) = n / (n + 2) with n = w (w + 2), w = e^x: 1 in f64 for x of 20 and more.
+    const Tensor w = where(x > 20, 20, x).exp(), n = w * (w + 2);
+    return x * (n * (n + 2).reciprocal());
+  });
 }
 
 Tensor Tensor::selu() const {
