@@ -257,8 +257,8 @@ Tensor Tensor::tanh() const {
     };
     const auto value = [&](const Tensor& u) { return near_zero(u, near, taylor, general); };
     const auto slope = [](const Tensor& u) {  // 1 / cosh^2
-      const Tensor e = (nonpositive_abs(u) * 2).exp();
-      return e * 4 / ((e + 1) * (e + 1));
+      const Tensor e = (nonpositive_abs(u) * 2).exp(), r = (e + 1).reciprocal();
+      return e * 4 * (r * r);
     };
     // Gradients know nothing of the two ways to compute the value: what lies between would have to
     // be kept for both.
