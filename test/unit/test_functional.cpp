@@ -338,6 +338,10 @@ TEST_CASE("normalize and cosine_similarity divide by norms that eps limits") {
   check_near(cosine_similarity(x, y), {0, 0});
   check_near(cosine_similarity(x, x), {1, 0});
   check_near(cosine_similarity(x, values({6, 8}, {1, 2}), 1, 10), {50 / 100.0, 0});
+  // What is repeated along the axis is a vector of as many elements there.
+  const double cosine = 14 / (5 * std::sqrt(8.0));
+  check_near(cosine_similarity(x, values({2}, {1, 1})), {cosine, 0});
+  check_near(cosine_similarity(Tensor::full({}, 2, kF32), x, -1), {cosine, 0});
 }
 
 TEST_CASE("attention is a weighted mean of the values") {

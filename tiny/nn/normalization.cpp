@@ -188,7 +188,9 @@ Tensor cosine_similarity(const Tensor& x, const Tensor& y, int64_t dim, double e
   detail::require_float("cosine_similarity", x.dtype());
   detail::require_float("cosine_similarity", y.dtype());
   const DType t = promote(x.dtype(), y.dtype()), wide = detail::compute_dtype(t);
-  const Tensor a = x.to(wide), b = y.to(wide);
+  // Seen in the common shape first: a vector that is repeated along dim is as long as it is there.
+  const auto [left, right] = detail::match("cosine_similarity", x, y, wide);
+  const Tensor a(left), b(right);
   const auto length = [&](const Tensor& v) { return v.norm(dim, false, 2).clamp(eps, {}); };
   return ((a * b).sum(dim) / (length(a) * length(b))).to(t);
 }
