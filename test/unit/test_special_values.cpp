@@ -60,6 +60,30 @@ TEST_CASE("a power of 1 is the number itself, and odd powers keep the sign of ze
   CHECK(gradient_of(slope, zero) == Floats{0});
 }
 
+TEST_CASE("powers of 0, 1 and 2 have the second derivatives of powers") {
+  for (double base : {0.5, 1.0, 3.0})
+    for (double exponent : {-1.0, 0.0, 0.5, 1.0, 2.0, 3.0}) {
+      CAPTURE(base);
+      CAPTURE(exponent);
+      const Tensor x = Tensor::from({base}).requires_grad_();
+      const Tensor y = Tensor::from({exponent}).requires_grad_();
+      const auto slopes = Tensor::gradient(pow(x, y), {x, y});
+      const auto of_by_x = Tensor::gradient(slopes[0], {x, y});
+      const auto of_by_y = Tensor::gradient(slopes[1], {x, y});
+      const double log = std::log(base),
+                   mixed = std::pow(base, exponent - 1) * (1 + exponent * log);
+      const double by_xx = exponent * (exponent - 1) * std::pow(base, exponent - 2);
+      CHECK(of_by_x[0].item<double>() == doctest::Approx(by_xx));
+      CHECK(of_by_x[1].item<double>() == doctest::Approx(mixed));
+      CHECK(of_by_y[0].item<double>() == doctest::Approx(mixed));
+      CHECK(of_by_y[1].item<double>() == doctest::Approx(std::pow(base, exponent) * log * log));
+    }
+  const Tensor zero = line({0, 0}), y = line({2, 3});
+  const auto slopes = Tensor::gradient(pow(zero, y).sum(), {zero, y});
+  CHECK(gradient_of(slopes[0] + slopes[1], zero) == Floats{2, 0});
+  CHECK(gradient_of(slopes[0] + slopes[1], y) == Floats{0, 0});
+}
+
 TEST_CASE("the slope of hardswish is that of its piece, also at infinity") {
   const Tensor x = line({-kInf, kInf, -4, 3, 4});
   CHECK(x.hardswish().to_vector<float>() == Floats{0, kInf, 0, 3, 4});

@@ -171,7 +171,10 @@ Tensor real_power(const Tensor& x, const Tensor& y) {
   const Tensor zero = where(odd, x.detach(), 0);  // an odd power keeps its sign
   const Tensor at_zero = where(y > 0, zero, where(y < 0, zero.reciprocal(), power));
   const Tensor other = where(x == 0, at_zero, where(x < 0, base_negative, power));
-  const Tensor general = where(y == 1, x, other);  // also where the logarithm rounds it up to inf
+  // x^1 is x, also where the logarithm rounds it up to inf; its slope by y is that of the power.
+  const Tensor first = detail::with_derivative(
+      x, y, [&](const Tensor&) { return where(x == 0, 0, other * magnitude.log()); });
+  const Tensor general = where(y == 1, first, other);
   // x^0 and 1^y are 1 by themselves, with their gradients, save for infinities and NaN.
   const Tensor unit = logical_and(logical_or(y == 0, x == 1), power != 1);
   return where(unit, 1, where(logical_and(x == -1, y.isinf()), 1, general)).to(x.dtype());
@@ -179,10 +182,14 @@ Tensor real_power(const Tensor& x, const Tensor& y) {
 
 Tensor real_power_with_slopes(const Tensor& x, const Tensor& y) {
   const Tensor power = real_power(x, y).detach();
-  const Tensor by_x = detail::with_derivative(
-      power, x, [&](const Tensor& at) { return where(y == 0, 0, y * real_power(at, y - 1)); });
+  // Where a slope would be 0 inf it is 0; another base there keeps NaN from slopes of slopes.
+  const Tensor by_x = detail::with_derivative(power, x, [&](const Tensor& at) {
+    const Tensor is_constant = logical_and(y == 0, at.reciprocal().isfinite().logical_not());
+    return where(is_constant, 0, y * real_power(where(is_constant, 1, at), y - 1));
+  });
   return detail::with_derivative(by_x, y, [&](const Tensor& at) {
-    return where(logical_and(x == 0, at >= 0), 0, real_power(x, at) * x.log());
+    const Tensor is_zero = logical_and(x == 0, at >= 0), base = where(is_zero, 1, x);
+    return where(is_zero, 0, real_power(base, at) * base.log());
   });
 }
 
