@@ -41,6 +41,22 @@ TEST_CASE("odd functions of -0 are -0") {
   CHECK(std::signbit(Tensor::from(std::vector<double>{-0.0}).sin().item<double>()));
 }
 
+TEST_CASE("odd functions have their third derivative at zeros of both signs") {
+  using F = Tensor (Tensor::*)() const;
+  for (const auto& [f, expected] : {std::pair<F, float>{&Tensor::atan, -2.0f},
+                                    {&Tensor::asinh, -1.0f},
+                                    {&Tensor::asin, 1.0f},
+                                    {&Tensor::atanh, 2.0f},
+                                    {&Tensor::tan, 2.0f},
+                                    {&Tensor::tanh, -2.0f},
+                                    {&Tensor::sinh, 1.0f}}) {
+    const Tensor x = line({-0.0f, 0.0f});
+    Tensor y = (x.*f)();
+    for (int i = 0; i < 2; ++i) y = Tensor::gradient(y.sum(), {x})[0];
+    for (float v : gradient_of(y, x)) CHECK(v == doctest::Approx(expected));
+  }
+}
+
 TEST_CASE("what is divided without a rest has one of its own sign") {
   const Tensor u = Tensor::from(Floats{-6, 6, -6, 6}), v = Tensor::from(Floats{3, 3, -3, -3});
   CHECK(signs(mod(u, v)) == std::vector<bool>{true, false, true, false});
@@ -78,6 +94,10 @@ TEST_CASE("powers of 0, 1 and 2 have the second derivatives of powers") {
       CHECK(of_by_y[0].item<double>() == doctest::Approx(mixed));
       CHECK(of_by_y[1].item<double>() == doctest::Approx(std::pow(base, exponent) * log * log));
     }
+  const Tensor two = Tensor::from({2.0}).requires_grad_();  // to its own power
+  Tensor slope = pow(two, two);
+  for (int i = 0; i < 3; ++i) slope = Tensor::gradient(slope, {two})[0];
+  CHECK(slope.item<double>() == doctest::Approx(28.57418402505315));
   const Tensor zero = line({0, 0}), y = line({2, 3});
   const auto slopes = Tensor::gradient(pow(zero, y).sum(), {zero, y});
   CHECK(gradient_of(slopes[0] + slopes[1], zero) == Floats{2, 0});

@@ -171,9 +171,13 @@ Tensor real_power(const Tensor& x, const Tensor& y) {
   const Tensor zero = where(odd, x.detach(), 0);  // an odd power keeps its sign
   const Tensor at_zero = where(y > 0, zero, where(y < 0, zero.reciprocal(), power));
   const Tensor other = where(x == 0, at_zero, where(x < 0, base_negative, power));
-  // x^1 is x, also where the logarithm rounds it up to inf; its slope by y is that of the power.
-  const Tensor first = detail::with_derivative(
-      x, y, [&](const Tensor&) { return where(x == 0, 0, other * magnitude.log()); });
+  // x^1 is x, also where the logarithm rounds it up to inf; its slopes are those of the power.
+  const Tensor is_own = logical_or(x == 0, other.isinf()), by_log = where(is_own, x, other);
+  const Tensor by_x = detail::with_derivative(x.detach(), x, [&](const Tensor& at) {
+    return where(is_own, 1, y * by_log / where(is_own, 1, at));
+  });
+  const Tensor first =
+      detail::with_derivative(by_x, y, [&](const Tensor&) { return by_log * magnitude.log(); });
   const Tensor general = where(y == 1, first, other);
   // x^0 and 1^y are 1 by themselves, with their gradients, save for infinities and NaN.
   const Tensor unit = logical_and(logical_or(y == 0, x == 1), power != 1);
@@ -242,23 +246,18 @@ Tensor minimum(const Operand& x, const Operand& y) {
   return binary("minimum", t.is_bool() ? Op::And : Op::Min, x, y, t);
 }
 
-namespace {
-
-DType signed_of_size(int bytes) {
-  return bytes == 8 ? kI64 : bytes == 4 ? kI32 : bytes == 2 ? kI16 : kI8;
+Tensor detail::sign_bit(const Tensor& x) {
+  const int size = x.dtype().size();
+  return x.bitcast(size == 8 ? kI64 : size == 4 ? kI32 : size == 2 ? kI16 : kI8) < 0;
 }
-
-// The sign bit of a float: also that of -0.0.
-Tensor sign_bit(const Tensor& x) { return x.bitcast(signed_of_size(x.dtype().size())) < 0; }
-
-}  // namespace
 
 Tensor atan2(const Operand& y, const Operand& x) {
   LabelScope label("atan2");
   const DType t = real_result(y, x), wide = detail::compute_dtype(t);
   const auto [a, b] = detail::match("atan2", y, x, wide);
   const Tensor v(a), u(b);
-  const auto magnitude = [](const Tensor& z) { return where(sign_bit(z), -z, z); };  // slope 1 at 0
+  // With slope 1 at 0.
+  const auto magnitude = [](const Tensor& z) { return where(detail::sign_bit(z), -z, z); };
   const Tensor av = magnitude(v), au = magnitude(u);
   // The angle within the first half of a quadrant, then mirrored where it belongs.
   const Tensor steep = av > au;
@@ -269,8 +268,8 @@ Tensor atan2(const Operand& y, const Operand& x) {
       where(both_special, where(high == 0, 0, 1).to(wide), low / where(both_special, 1, high));
   Tensor angle = ratio.atan();
   angle = where(steep, M_PI_2 - angle, angle);
-  angle = where(sign_bit(u), M_PI - angle, angle);
-  return where(sign_bit(v), -angle, angle).to(t);
+  angle = where(detail::sign_bit(u), M_PI - angle, angle);
+  return where(detail::sign_bit(v), -angle, angle).to(t);
 }
 
 Tensor copysign(const Operand& x, const Operand& y) {
@@ -278,7 +277,7 @@ Tensor copysign(const Operand& x, const Operand& y) {
   const DType t = real_result(x, y);
   const auto [a, b] = detail::match("copysign", x, y, t);
   const Tensor magnitude = Tensor(a).abs();
-  return where(sign_bit(Tensor(b)), -magnitude, magnitude);
+  return where(detail::sign_bit(Tensor(b)), -magnitude, magnitude);
 }
 
 // --- Comparisons and logic ----------------------------------------------------------------------
