@@ -141,7 +141,8 @@ Tensor Tensor::expm1() const {
                              1.0 / 6, 0.5, 1},
                             kNear);
     };
-    return near_zero(x, kNear, taylor, [](const Tensor& u) { return u.exp() - 1; });
+    const Tensor y = near_zero(x, kNear, taylor, [](const Tensor& u) { return u.exp() - 1; });
+    return detail::with_derivative(y.detach(), x, [](const Tensor& at) { return at.exp(); });
   });
 }
 
@@ -166,7 +167,9 @@ Tensor Tensor::log1p() const {
       return s *
              polynomial(s2, {2.0 / 11, 2.0 / 9, 2.0 / 7, 2.0 / 5, 2.0 / 3, 2}, kLargest * kLargest);
     };
-    return near_zero(x, kNear, series, [](const Tensor& u) { return (u + 1).log(); });
+    const Tensor y = near_zero(x, kNear, series, [](const Tensor& u) { return (u + 1).log(); });
+    return detail::with_derivative(y.detach(), x,
+                                   [](const Tensor& at) { return (at + 1).reciprocal(); });
   });
 }
 
