@@ -305,9 +305,9 @@ class CpuTuner : CpuStreams {
     for (int id : taps) bind(id, RangeKind::Unroll);
     vector_split(vid, lanes, 1);
     if (iterations(sink_->src(0)) > kFar) return true;
-    const int64_t n = extent(range(u)), strips = ceil_div(n, kRows),
-                  each = largest_divisor(n, kRows);
-    bind_piece(u, 2 * each >= kRows ? each : ceil_div(n, strips), RangeKind::Unroll);
+    const int64_t n = size(u), each = largest_divisor(n, kRows);
+    int rows = u;
+    cut(rows, 2 * each >= kRows ? each : ceil_div(n, ceil_div(n, kRows)), RangeKind::Unroll);
     return true;
   }
 

@@ -49,7 +49,8 @@ class TileTuner : Tuner {
     extend(m_, at_once.rows * block);
     extend(n_, at_once.vectors);
     if (m_ >= 0) strip_ = block < strips ? cut(m_, at_once.rows * block) : std::exchange(m_, -1);
-    const int rows = unrolled(strip_, at_once.rows), columns = unrolled(n_, at_once.vectors);
+    const int rows = cut(strip_, at_once.rows, RangeKind::Unroll);
+    const int columns = cut(n_, at_once.vectors, RangeKind::Unroll);
     order(elements, rows, columns);
     return std::move(choice_);
   }
@@ -91,12 +92,6 @@ class TileTuner : Tuner {
     const int64_t most = std::clamp<int64_t>(target_.l2_bytes / 2 / strip_bytes, 1, strips);
     const int64_t blocks = ceil_div(strips, most);
     return ceil_div(strips, blocks);
-  }
-
-  int unrolled(int& id, int64_t amount) {
-    const int piece = id < 0 ? -1 : cut(id, amount);
-    if (piece >= 0) bind(piece, RangeKind::Unroll);
-    return piece;
   }
 
   // Strips are divided among the cores one by one, in the order of a block. Where all columns stay
@@ -235,7 +230,7 @@ class CpuChainTuner : Tuner {
       for (const auto& p : chain.inner)
         if (!stage(range_id(p.summed), rows)) return false;
     }
-    if (range(columns)) bind(columns, RangeKind::Unroll);
+    bind(columns, RangeKind::Unroll);
     for (int id : across) unroll(id);
     bind(rows, RangeKind::Vector);
     return order();
@@ -258,7 +253,7 @@ class CpuChainTuner : Tuner {
     const int first = next_range_id(sink_);
     if (!applied({OptKind::Fragments, rows, 0, {columns}})) return false;
     const int end = next_range_id(sink_);
-    if (range(first)) bind(first, RangeKind::Unroll);  // of scores that are multiplied again
+    bind(first, RangeKind::Unroll);  // of scores that are multiplied again
     for (int copy = first + 2; copy < end; copy += 2) copy_vectors(copy);
     return true;
   }
@@ -274,15 +269,15 @@ class CpuChainTuner : Tuner {
   void unroll(int id) {
     const int64_t together = largest_divisor(size(id), lanes());
     const int inner = size(id) > lanes() && together > 1 ? piece_of(id, together) : id;
-    for (int part : {id, inner})
-      if (range(part) && size(part) > 1) bind(part, RangeKind::Unroll);
+    bind(id, RangeKind::Unroll);
+    if (inner != id) bind(inner, RangeKind::Unroll);
   }
 
   // The loops that the whole chain runs in are divided among the cores.
   bool order() {
     const auto loops = loops_of_all();
     if (!loops) return false;
-    if (const int core = merged(*loops); core >= 0) bind(core, RangeKind::Core);
+    bind(merged(*loops), RangeKind::Core);
     order_kinds();
     return true;
   }

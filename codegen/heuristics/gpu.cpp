@@ -169,13 +169,7 @@ class RowTuner : GpuTuner {
 
  private:
   // Ranges of an item that not all items share.
-  Ids own(Node item) const {
-    Ids out;
-    const uint64_t mask = enclosing(item) & ~shared_mask();
-    for (int id : loops())
-      if (mask >> id & 1) out.push_back(id);
-    return out;
-  }
+  Ids own(Node item) const { return loops(enclosing(item) & ~shared_mask()); }
 
   // A loop over what another item reduces along becomes the same range, where both read the same.
   void join() {

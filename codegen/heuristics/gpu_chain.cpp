@@ -82,8 +82,7 @@ class ChainTuner : StagingTuner {
     constexpr int kDigits = 5;  // y, x, i, j, h (fragments.h)
     const int first_copy = y + kDigits + static_cast<int>(across.size());
     const int end = next_range_id(sink_);
-    for (int id : unrolled)
-      if (range(id)) bind(id, RangeKind::Unroll);
+    for (int id : unrolled) bind(id, RangeKind::Unroll);
     const int warp = bind_warps(rows, plan);
     for (int row = first_copy; row < end; row += 2) {
       const int64_t lanes = 16 / chain.unit->dtype.size();
@@ -176,7 +175,7 @@ class ChainTuner : StagingTuner {
     const auto all = loops_of_all(rows);
     if (!all) return false;
     const int others = merged(*all);
-    if (rows >= 0 && range(rows)) bind(rows, RangeKind::Block);
+    bind(rows, RangeKind::Block);
     if (others >= 0 && rows >= 0 && range(rows) && ends_by_block(sink_, target_)) {
       const int64_t size = extent(range(others));
       int64_t together = std::min(size, target_.l2_bytes / std::max<int64_t>(streamed, 1));
@@ -184,7 +183,7 @@ class ChainTuner : StagingTuner {
       rows_first_ = together == size;
       if (together > 1 && together < size) bind(split(others, together), RangeKind::Block);
     }
-    if (others >= 0) bind(others, RangeKind::Block);
+    bind(others, RangeKind::Block);
     return true;
   }
 

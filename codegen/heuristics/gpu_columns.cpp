@@ -28,15 +28,13 @@ class ColumnSums : protected GpuTuner {
   // The ranges that the reductions close, and nothing else runs in; none where they differ, but for
   // those of is_short().
   Ids reduced_everywhere() const {
-    Ids out;
     uint64_t mask = 0;
     for (Node reduce : all_of(sink_, Op::Reduce)) {
       if (is_short(reduce)) continue;
       if (mask && reduced_ranges(reduce) != mask) return {};
       mask = reduced_ranges(reduce);
     }
-    for (int id : loops())
-      if ((mask & ~sink_->ranges) >> id & 1) out.push_back(id);
+    const Ids out = loops(mask);
     return size(out) > 1 && !(mask & sink_->ranges) ? out : Ids{};
   }
 
@@ -47,13 +45,13 @@ class ColumnSums : protected GpuTuner {
     const Node longest = largest_reduction();
     const uint64_t own = reduced_ranges(reduce), all = reduced_ranges(longest);
     return !(enclosing(reduce) & all) && !(enclosing(reduce) & ~(shared_mask() | own)) &&
-           size(ids_of(own)) <= kMax && size(ids_of(own)) * kLonger <= size(ids_of(all));
+           size(loops(own)) <= kMax && size(loops(own)) * kLonger <= size(loops(all));
   }
   Ids short_rows() const {
     uint64_t mask = 0;
     for (Node reduce : all_of(sink_, Op::Reduce))
       if (is_short(reduce)) mask |= reduced_ranges(reduce);
-    return ids_of(mask);
+    return loops(mask);
   }
 
   // Copies that unrolled sums make of what runs in the range.
@@ -69,13 +67,6 @@ class ColumnSums : protected GpuTuner {
     return most;
   }
   bool is_reduced_by_any(Node r) const { return !reductions_along(sink_, range_id(r)).empty(); }
-
-  Ids ids_of(uint64_t mask) const {
-    Ids out;
-    for (int id : loops())
-      if (mask >> id & 1) out.push_back(id);
-    return out;
-  }
 
   // Operands that hold something else for each iteration.
   size_t streams() const {
@@ -135,9 +126,7 @@ class ColumnSums : protected GpuTuner {
     std::set<Ids> visits;
     bool again = false;
     for (Node item : items()) {
-      Ids own;
-      for (int id : unshared_loops())
-        if (contains(item, id)) own.push_back(id);
+      const Ids own = loops(enclosing(item) & ~shared_mask());
       if (own.empty()) continue;
       visits.insert(own);
       again |= item->op == Op::Reduce && !all_of(item->src(0), Op::Reduce).empty();
@@ -257,8 +246,7 @@ class ColumnTuner : ColumnSums {
       bind(last_, RangeKind::Thread);
       if (last_ == v || !range(v)) rest = without(rest, v);
     }
-    const int block = merged(rest);
-    if (block >= 0) bind(block, RangeKind::Block);
+    bind(merged(rest), RangeKind::Block);
     return true;
   }
 

@@ -284,8 +284,7 @@ class WindowTuner : WindowCost {
     if (!multiply(plan)) return {};
     for (const Copies& c : copies_)
       if (!share(c)) return {};
-    const int blocks = merged(blocks_);
-    if (blocks >= 0) bind(blocks, RangeKind::Block);
+    bind(merged(blocks_), RangeKind::Block);
     order_kinds(lane_, sums());
     choice_.is_gemm = true;
     return std::move(choice_);
@@ -378,13 +377,11 @@ class WindowTuner : WindowCost {
     int rows = merged(rows_), columns = n_;
     lane_ = next_range_id(sink_) + 2;
     if (!applied({OptKind::Mma, rows, 0, {columns, inner_}})) return false;
-    bind_if(cut(rows, plan.down), RangeKind::Unroll);
-    bind_if(cut(columns, plan.across), RangeKind::Unroll);
+    cut(rows, plan.down, RangeKind::Unroll);
+    cut(columns, plan.across, RangeKind::Unroll);
     // One iteration stays a loop around what is unrolled, which adds to the sums in the matrix
     // units.
-    if (size(inner_) > 1)
-      if (const int part = cut(inner_, largest_divisor(size(inner_), kMaxSteps)); part >= 0)
-        bind(part, RangeKind::Unroll);
+    cut(inner_, largest_divisor(size(inner_), kMaxSteps), RangeKind::Unroll);
     for (int id : {rows, columns}) {
       if (id < 0 || !range(id)) continue;
       bind(id, RangeKind::Thread);
@@ -420,7 +417,7 @@ class WindowTuner : WindowCost {
       }
     }
     if (size(sides) <= kMaxCopies)
-      for (int id : sides) bind_if(range(id) ? id : -1, RangeKind::Unroll);
+      for (int id : sides) bind(id, RangeKind::Unroll);
     return true;
   }
 

@@ -164,16 +164,13 @@ class MmaTuner : Tuner {
       bind(along, RangeKind::Unroll);
     else
       unroll_last_sum();
-    if (!bind_piece(m_, plan.down, RangeKind::Unroll)) rest.push_back(m_);
-    if (!bind_piece(n_, plan.across, RangeKind::Unroll)) rest.push_back(n_);
-    const int all = merged(rest);
+    cut(m_, plan.down, RangeKind::Unroll);
+    cut(n_, plan.across, RangeKind::Unroll);
+    rest.insert(rest.end(), {m_, n_});
+    int all = merged(rest);
     if (size(all) % plan.warps_across) return false;
-    if (all >= 0 && size(all) == plan.warps_across) {
-      bind(all, RangeKind::Thread);
-    } else if (all >= 0) {
-      bind_piece(all, plan.warps_across, RangeKind::Thread);
-      bind(all, RangeKind::Block);
-    }
+    cut(all, plan.warps_across, RangeKind::Thread);
+    bind(all, RangeKind::Block);
     // Sums in the order of their strides: consecutive iterations read neighbours.
     Ids sums = by_distance(ids_of(RangeKind::Reduce), ~uint64_t{0});
     std::ranges::reverse(sums);

@@ -288,33 +288,25 @@ class ProductTuner : Tuner {
         !has_vector && (x.size == 4 || x.size == 8) &&
         std::ranges::any_of(operands_, [&](const LoadOperand& o) { return has_vectors(o, x.id); });
     has_vector |= wide;
-    const bool all = bind_piece(x.id, x.size, wide ? RangeKind::Vector : RangeKind::Unroll);
-    if (wide && !all && size(x.id) <= 8) bind(x.id, RangeKind::Unroll);
+    int rest = x.id;
+    cut(rest, x.size, wide ? RangeKind::Vector : RangeKind::Unroll);
+    if (wide && size(rest) <= 8) bind(rest, RangeKind::Unroll);
   }
 
   void apply_plan(const ProductPlan& p) {
-    std::vector<int> rest = p.order;
-    const auto gone = [&](int id) { std::erase(rest, id); };
+    Ids rest = p.order;
     for (const TilePiece& x : p.tile) {
-      if (x.id == p.vector) {
-        if (bind_piece(x.id, 4, RangeKind::Vector))
-          gone(x.id);
-        else if (x.size > 4 && bind_piece(x.id, x.size / 4, RangeKind::Unroll))
-          gone(x.id);
-      } else if (bind_piece(x.id, x.size, RangeKind::Unroll)) {
-        gone(x.id);
-      }
+      int& left = *std::ranges::find(rest, x.id);
+      const bool is_vector = x.id == p.vector;
+      if (is_vector) cut(left, 4, RangeKind::Vector);
+      cut(left, is_vector ? x.size / 4 : x.size, RangeKind::Unroll);
     }
     bool has_vector = p.vector >= 0;
     for (const TilePiece& x : p.unrolled) sum_piece(x, has_vector);
-    if (rest.empty()) return order_kinds();
     constexpr int64_t kThreads = 128;  // of a block
-    const int all = merged(rest);
-    int inner = all;
-    if (size(all) > kThreads) {
-      inner = split(all, kThreads);
-      bind(all, RangeKind::Block);
-    }
+    int all = merged(rest);
+    const int inner = cut(all, std::min(size(all), kThreads));
+    bind(all, RangeKind::Block);
     bind(inner, RangeKind::Thread);
     order_kinds();
   }

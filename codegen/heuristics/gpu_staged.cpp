@@ -262,11 +262,11 @@ class StageTuner : StageLoops {
   // count warps; the threads' range in a warp is returned.
   int spread(int& tile, int64_t lanes, int64_t each, bool vectors, RangeKind vector) {
     if (vectors) {
-      bind(cut(tile, kLanes), vector);
+      cut(tile, kLanes, vector);
       each /= kLanes;
     }
     const int lane = cut(tile, lanes);
-    if (each > 1) bind(cut(tile, each), RangeKind::Unroll);
+    cut(tile, each, RangeKind::Unroll);
     return lane;
   }
 
@@ -310,7 +310,7 @@ class StageTuner : StageLoops {
   // store lies in as many banks.
   int turned(int row, int column) {
     constexpr int64_t kPair = 2;
-    bind(cut(row, kLanes), RangeKind::Vector);
+    cut(row, kLanes, RangeKind::Vector);
     const int pair = cut(row, kPair);
     return merged({row, column, pair});
   }
@@ -329,8 +329,8 @@ class StageTuner : StageLoops {
     if (p.mma) {
       lane_ = next_range_id(sink_) + 2;
       apply({OptKind::Mma, rows, p.matrices ? kMmaMatrices : kMmaElements, {columns, inner}});
-      bind_if(cut(rows, p.down), RangeKind::Unroll);
-      bind_if(cut(columns, p.across * TilePlan::kAcross / unit_->columns), RangeKind::Unroll);
+      cut(rows, p.down, RangeKind::Unroll);
+      cut(columns, p.across * TilePlan::kAcross / unit_->columns, RangeKind::Unroll);
       thread_ = merged({rows, columns});
     } else {
       const int down = spread(rows, TilePlan::kDown, p.down, !along_sum_[0], RangeKind::Unroll);
@@ -338,7 +338,7 @@ class StageTuner : StageLoops {
                                 vectors ? RangeKind::Vector : RangeKind::Unroll);
       thread_ = merged({rows, columns, down, across});
     }
-    bind_if(thread_, RangeKind::Thread);
+    bind(thread_, RangeKind::Thread);
     bind(inner, RangeKind::Unroll);
   }
 

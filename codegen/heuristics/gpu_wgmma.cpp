@@ -219,7 +219,7 @@ class WgmmaTuner : Tuner {
     bind(group, RangeKind::Thread);
     if (pieces) bind(piece, RangeKind::Unroll);
     bind(half, RangeKind::Unroll);
-    if (range(eight)) bind(eight, RangeKind::Unroll);
+    bind(eight, RangeKind::Unroll);
     bind(pair, RangeKind::Vector);
     std::vector<int> blocks;
     for (Node r : ranges_)

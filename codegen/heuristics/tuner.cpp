@@ -37,9 +37,15 @@ int Tuner::split(int id, int64_t amount) {
 int Tuner::piece_of(int id, int64_t amount) { return size(id) == amount ? id : split(id, amount); }
 
 int Tuner::cut(int& id, int64_t amount) {
-  if (amount < 2) return -1;
+  if (id < 0 || amount < 2) return -1;
   const int piece = piece_of(id, amount);
   if (piece == id || !range(id)) id = -1;
+  return piece;
+}
+
+int Tuner::cut(int& id, int64_t amount, RangeKind kind) {
+  const int piece = cut(id, amount);
+  bind(piece, kind);
   return piece;
 }
 
@@ -234,14 +240,7 @@ void Tuner::vector_split(int id, int lanes, int unroll) {
 }
 
 void Tuner::bind(int id, RangeKind kind) {
-  apply({OptKind::Bind, id, static_cast<int64_t>(kind), {}});
-}
-
-bool Tuner::bind_piece(int id, int64_t amount, RangeKind kind) {
-  if (amount < 2) return size(id) == 1;
-  const bool all = size(id) == amount;
-  bind(piece_of(id, amount), kind);
-  return all;
+  if (id >= 0 && range(id)) apply({OptKind::Bind, id, static_cast<int64_t>(kind), {}});
 }
 
 int Tuner::merged(Ids ids) {
@@ -296,8 +295,7 @@ Node Tuner::largest_reduction() const {
 }
 
 void Tuner::unroll_split(int id, int64_t unroll) {
-  unroll = largest_divisor(extent(range(id)), unroll);
-  if (unroll > 1) bind_piece(id, unroll, RangeKind::Unroll);
+  cut(id, largest_divisor(size(id), unroll), RangeKind::Unroll);
 }
 
 int Tuner::lanes_for(Node r) const {
@@ -377,8 +375,6 @@ uint64_t GpuTuner::shared_mask() const {
   return mask;
 }
 
-bool GpuTuner::is_shared(int id) const { return shared_mask() >> id & 1; }
-
 bool GpuTuner::is_sequential(Node r) const {
   if (kind(r) != RangeKind::Reduce) return false;
   for (Node s : sink_->srcs())
@@ -386,23 +382,12 @@ bool GpuTuner::is_sequential(Node r) const {
   return false;
 }
 
-GpuTuner::Ids GpuTuner::loops() const {
+GpuTuner::Ids GpuTuner::loops(uint64_t mask) const {
   Ids out;
   for (Node r : ranges_)
-    if (!is_sequential(r) && (kind(r) == RangeKind::Loop || kind(r) == RangeKind::Reduce))
+    if ((mask & r->ranges) && !is_sequential(r) &&
+        (kind(r) == RangeKind::Loop || kind(r) == RangeKind::Reduce))
       out.push_back(range_id(r));
-  return out;
-}
-
-GpuTuner::Ids GpuTuner::shared_loops() const {
-  Ids out = loops();
-  std::erase_if(out, [mask = shared_mask()](int id) { return !(mask >> id & 1); });
-  return out;
-}
-
-GpuTuner::Ids GpuTuner::unshared_loops() const {
-  Ids out = loops();
-  std::erase_if(out, [mask = shared_mask()](int id) { return mask >> id & 1; });
   return out;
 }
 
@@ -552,7 +537,7 @@ void StagingTuner::share_out(int copies, const Ids& threads) {
     const int each = cut(copies, size(of));
     apply({OptKind::Join, of, each, {}});
   }
-  if (size(copies) <= kMaxUnrolled) bind_if(copies, RangeKind::Unroll);
+  if (size(copies) <= kMaxUnrolled) bind(copies, RangeKind::Unroll);
 }
 
 }  // namespace tiny

@@ -21,8 +21,8 @@ class Tuner {
 
   void refresh();
   void apply(Opt opt);
-  bool applied(const Opt& opt);  // where it is legal
-  void bind(int id, RangeKind kind);
+  bool applied(const Opt& opt);       // where it is legal
+  void bind(int id, RangeKind kind);  // nothing where there is no such range
   // The inner range of `amount` iterations, those beyond the end gated off.
   int split(int id, int64_t amount);
   // The same, but `id` itself where it has just as many.
@@ -30,8 +30,7 @@ class Tuner {
   // The same; what is left is the new `id`: -1 where nothing is. -1, too, for an inner range of one
   // iteration, which is none.
   int cut(int& id, int64_t amount);
-  // Cuts `amount` iterations off and binds them; whether the range is no more than that.
-  bool bind_piece(int id, int64_t amount, RangeKind kind);
+  int cut(int& id, int64_t amount, RangeKind kind);  // and binds them
   // One range of all that there are, the last of which is innermost; -1 for none.
   int merged(Ids ids);
   // Loops in the order that GPUs want: blocks, threads, loops, sums, unrolled ones, vectors; the
@@ -151,13 +150,13 @@ class GpuTuner : protected Tuner {
   // Ranges that enclose all items and that none reduces. An item without any is done once.
   uint64_t shared_mask() const;
   bool is_detached(Node item) const;
-  bool is_shared(int id) const;
+  bool is_shared(int id) const { return shared_mask() >> id & 1; }
   // A range of kind Reduce that no reduction closes belongs to a store that goes on in order; one
   // that combines with what is there may as well run in parallel: it is atomic.
   bool is_sequential(Node r) const;
-  Ids loops() const;
-  Ids shared_loops() const;
-  Ids unshared_loops() const;  // the others
+  Ids loops(uint64_t mask = ~uint64_t{0}) const;  // of these ranges
+  Ids shared_loops() const { return loops(shared_mask()); }
+  Ids unshared_loops() const { return loops(~shared_mask()); }
   // The least power of two that is no less.
   static int64_t pow2(int64_t n);
   // Cuts `amount` iterations off: the id of the inner range, which is `id` itself where the range
@@ -213,10 +212,6 @@ class StagingTuner : protected Tuner {
   static constexpr int64_t kLanes = 4;  // elements of a vector
 
   StagingTuner(Node sink, const Target& target) : Tuner(sink, target) {}
-
-  void bind_if(int id, RangeKind k) {
-    if (id >= 0) bind(id, k);
-  }
 
   // Vectors of so many lanes for a stage's copies, along the range of those that lie next to each
   // other; false where its elements cannot be copied so.
