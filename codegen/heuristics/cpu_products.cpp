@@ -28,15 +28,16 @@ RegisterTile tiles_at_once(int64_t rows, int64_t columns) {
   });
 }
 
-class TileTuner : Tuner {
+class TileTuner : UnitTuner {
  public:
-  TileTuner(Node sink, const Target& target, bool turned) : Tuner(sink, target), turned_(turned) {}
+  TileTuner(Node sink, const Target& target, bool turned)
+      : UnitTuner(sink, target), turned_(turned) {}
 
   std::optional<Choice> run() {
     if (!find_ranges()) return {};
-    const int64_t bytes = extent(range(k_)) * unit_->dtype.size();
-    const int m = unit_->rows > 1 ? cut(m_, unit_->rows) : m_;
-    const int n = cut(n_, unit_->columns), k = cut(k_, unit_->depth);
+    const int64_t bytes = extent(range(k_)) * unit().dtype.size();
+    const int m = unit().rows > 1 ? cut(m_, unit().rows) : m_;
+    const int n = cut(n_, unit().columns), k = cut(k_, unit().depth);
     const Opt opt{OptKind::Mma, m, 0, {n, k}};
     if (!is_legal(sink_, opt, target_)) return {};
     const int elements = next_range_id(sink_);
@@ -44,8 +45,8 @@ class TileTuner : Tuner {
     choice_.is_gemm = true;
     const RegisterTile at_once = fragments();
     const int64_t strips = ceil_div(size(m_), at_once.rows);
-    const int64_t block = strips_of_block(strips, at_once.rows * unit_->rows * bytes);
-    along_columns_ = 2 * size(n_) * unit_->columns * bytes <= target_.l2_bytes;
+    const int64_t block = strips_of_block(strips, at_once.rows * unit().rows * bytes);
+    along_columns_ = 2 * size(n_) * unit().columns * bytes <= target_.l2_bytes;
     extend(m_, at_once.rows * block);
     extend(n_, at_once.vectors);
     if (m_ >= 0) strip_ = block < strips ? cut(m_, at_once.rows * block) : std::exchange(m_, -1);
@@ -58,20 +59,18 @@ class TileTuner : Tuner {
  private:
   // One sum of products, with one range of rows, of columns and of the sum.
   bool find_ranges() {
-    const std::vector<Node> sums = all_of(sink_, Op::Reduce);
-    MmaProduct p;
-    if (target_.arch.empty() || sums.size() != 1 || sums[0]->num_src != 2) return false;
-    if (!mma_product(sums[0], target_, p).empty() || !p.unit->group) return false;
-    if (turned_) std::swap(p.a, p.b);
-    unit_ = p.unit;
-    k_ = range_id(sums[0]->src(1));
+    if (target_.arch.empty() || all_of(sink_, Op::Reduce).size() != 1 || !find_product() ||
+        sums_.size() != 1 || !unit().group)
+      return false;
+    if (turned_) std::swap(p_.a, p_.b);
+    k_ = sums_[0];
     const uint64_t shared = shared_ranges(sink_);
     for (Node r : ranges_)
       if (range_id(r) != k_ &&
           (kind(r) != RangeKind::Loop || !(shared & r->ranges) || has_length(sink_, r)))
         return false;
-    others_ = ids_of(~(p.m() | p.n() | p.k));
-    const Ids rows = ids_of(p.m()), columns = ids_of(p.n());
+    others_ = ids_of(~(p_.m() | p_.n() | p_.k));
+    const Ids rows = ids_of(p_.m()), columns = ids_of(p_.n());
     m_ = merged(rows);
     n_ = merged(columns);
     return m_ >= 0 && n_ >= 0;
@@ -83,7 +82,7 @@ class TileTuner : Tuner {
 
   // `vectors`: fragments of columns.
   RegisterTile fragments() const {
-    if (unit_->rows > 1) return tiles_at_once(size(m_), size(n_));
+    if (unit().rows > 1) return tiles_at_once(size(m_), size(n_));
     return register_tile(target_, size(m_), size(n_), true);
   }
 
@@ -117,8 +116,7 @@ class TileTuner : Tuner {
     apply({OptKind::Order, 0, 0, ids});
   }
 
-  const bool turned_;  // the product's second factor has the rows
-  const MmaUnit* unit_ = nullptr;
+  const bool turned_;             // the product's second factor has the rows
   int m_ = -1, n_ = -1, k_ = -1;  // ranges, of fragments once there are some
   int strip_ = -1;                // rows of fragments in a block
   bool along_columns_ = false;    // within a strip

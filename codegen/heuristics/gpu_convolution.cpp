@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <set>
 
 #include "codegen/heuristics/tuner.h"
-#include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
 #include "tiny/ir/sizes.h"
 
@@ -29,9 +27,9 @@ std::vector<TilePlan> all_plans() {
 constexpr int64_t kMaxSteps = 10;  // of the sum over a few lines of pixels, unrolled
 
 // The loops of a convolution: windows, rows and columns of the product, what blocks count.
-class WindowLoops : protected StagingTuner {
+class WindowLoops : protected UnitTuner {
  public:
-  WindowLoops(Node sink, const Target& target) : StagingTuner(sink, target) {}
+  WindowLoops(Node sink, const Target& target) : UnitTuner(sink, target) {}
 
  protected:
   // Ranges whose sum says what is read: of windows, where they begin and how far in they are. One
@@ -42,20 +40,16 @@ class WindowLoops : protected StagingTuner {
 
   // Fragments of other units hold other elements, and 16-bit floats are copied one by one.
   bool begin() {
-    return target_.language == Target::Language::Cuda && find_windows() && unit_->dtype == kF32;
+    return target_.language == Target::Language::Cuda && find_windows() && unit().dtype == kF32;
   }
 
   bool find_windows() {
-    Node reduce = largest_reduction();
-    MmaProduct p;
-    if (!reduce || !mma_product(reduce, target_, p).empty() || !stores_alike()) return false;
-    unit_ = p.unit;
+    if (!find_product()) return false;
     for (Node r : ranges_)
       if (!r->src(0)->is_const()) return false;
-    sums_ = ids_of(reduce->srcs().subspan(1));
     for (Node other : all_of(sink_, Op::Reduce))  // the epilogue has ranges of its own
-      if (other != reduce && (p.k & reduced_ranges(other))) return false;
-    Node factors[2] = {p.a, p.b};
+      if (other != p_.reduce && (p_.k & reduced_ranges(other))) return false;
+    Node factors[2] = {p_.a, p_.b};
     for (image_ = 0; image_ < 2 && pairs_.empty(); ++image_)
       find_pairs(factors[image_], factors[1 - image_]);
     --image_;
@@ -67,8 +61,10 @@ class WindowLoops : protected StagingTuner {
         (!in_image ? rows_ : in_other ? blocks_ : columns_).push_back(id);
       }
     std::erase_if(sums_, [&](int id) { return is_paired(id); });
-    sort_by_stride(factors[image_], columns_);
-    sort_by_stride(factors[1 - image_], rows_);
+    columns_ = nearest_first(all_of(factors[image_], Op::Load), columns_);
+    rows_ = nearest_first(all_of(factors[1 - image_], Op::Load), rows_);
+    std::ranges::reverse(columns_);
+    std::ranges::reverse(rows_);
     return !rows_.empty();
   }
 
@@ -92,12 +88,6 @@ class WindowLoops : protected StagingTuner {
                              [&](const Pair& p) { return min_stride(loads, p.sum); });
   }
 
-  static void sort_by_stride(Node factor, Ids& ids) {
-    const std::vector<Node> loads = all_of(factor, Op::Load);
-    std::ranges::stable_sort(ids, std::ranges::greater(),
-                             [&](int id) { return min_stride(loads, id); });
-  }
-
   // Sums over all pixels, for each place in a window, rather than the other way round.
   bool is_of_filters() const {
     int64_t summed = 1, results = 1;
@@ -108,10 +98,9 @@ class WindowLoops : protected StagingTuner {
     return summed > results;
   }
 
-  const MmaUnit* unit_ = nullptr;
   int image_ = 0;  // the factor that has windows
   std::vector<Pair> pairs_;
-  Ids rows_, columns_, sums_, blocks_;  // of the other factor, of the image, of both
+  Ids rows_, columns_, blocks_;  // of the other factor, of the image, of both
 };
 
 // Whether a plan fits, and how long it takes.
@@ -131,7 +120,7 @@ class WindowCost : protected WindowLoops {
   int64_t images() const {
     int64_t pixels = 1, n = 1;
     for (const Pair& p : pairs_) pixels *= size(p.result);
-    while (n < unit_->columns && n * pixels % unit_->columns) n *= 2;
+    while (n < unit().columns && n * pixels % unit().columns) n *= 2;
     return n;
   }
 
@@ -143,38 +132,26 @@ class WindowCost : protected WindowLoops {
     const int64_t rows = size(rows_), held = plan.down * plan.across;
     const auto sums = static_cast<int64_t>(all_of(sink_, Op::Reduce).size());
     if (is_of_filters() != (plan.step > 0)) return false;
-    return rows % (plan.down * unit_->rows) == 0 && columns % (plan.across * unit_->columns) == 0 &&
-           held * unit_->results() * sums <= kMaxRegisters &&
-           rows * columns / (held * unit_->rows * unit_->columns) <= kMaxWarps;
-  }
-
-  // A range whose iterations are so far apart in a stage.
-  struct Step {
-    int64_t size, step;
-  };
-  static int64_t place(const std::vector<Step>& steps, int64_t number) {  // the first is innermost
-    int64_t at = 0;
-    for (const Step& s : steps) {
-      at += number % s.size * s.step;
-      number /= s.size;
-    }
-    return at;
+    return rows % (plan.down * unit().rows) == 0 && columns % (plan.across * unit().columns) == 0 &&
+           held * unit().results() * sums <= kMaxRegisters &&
+           rows * columns / (held * unit().rows * unit().columns) <= kMaxWarps;
   }
 
   // The tile of a block.
   struct Tile {
-    std::vector<Step> columns, terms;  // as they lie in the image's stage; what is summed unrolled
-    int64_t steps = 1, turns = 1;      // multiplications of a fragment: unrolled; of what is staged
+    std::vector<LoopStep> columns,
+        terms;                     // as they lie in the image's stage; what is summed unrolled
+    int64_t steps = 1, turns = 1;  // multiplications of a fragment: unrolled; of what is staged
     int64_t fragments = 1, blocks = 1;
     int64_t bytes = 0;  // of both stages
   };
 
   Tile tile_of(const TilePlan& plan) const {
     Tile t = plan.step ? lines_tile(plan.step) : channels_tile();
-    t.bytes *= plan.depth * unit_->dtype.size();
-    t.fragments = size(rows_) / unit_->rows;
-    for (const Step& s : t.columns) t.fragments *= s.size;
-    t.fragments /= unit_->columns;
+    t.bytes *= plan.depth * unit().dtype.size();
+    t.fragments = size(rows_) / unit().rows;
+    for (const LoopStep& s : t.columns) t.fragments *= s.size;
+    t.fragments /= unit().columns;
     t.blocks *= size(blocks_);
     return t;
   }
@@ -191,7 +168,7 @@ class WindowCost : protected WindowLoops {
     t.columns.push_back({images(), step});
     t.steps = size(pairs_[0].sum);
     t.blocks = size(columns_) / images();
-    t.bytes = unit_->depth * (step * images() + t.turns * size(rows_));
+    t.bytes = unit().depth * (step * images() + t.turns * size(rows_));
     return t;
   }
 
@@ -209,7 +186,7 @@ class WindowCost : protected WindowLoops {
       pixels *= sum;
       step *= size(pairs_[i].result) + sum - 1;
     }
-    t.turns = pixels / unit_->depth;
+    t.turns = pixels / unit().depth;
     t.steps = largest_divisor(t.turns, kMaxSteps);
     t.bytes = step + pixels * size(rows_);
     return t;
@@ -218,13 +195,9 @@ class WindowCost : protected WindowLoops {
   // Elements that a warp loads for all that it multiplies without a loop: what several columns
   // share once.
   int64_t loads(const TilePlan& plan, const Tile& t) const {
-    std::set<int64_t> places;
-    for (int64_t x = 0; x < plan.across; ++x)
-      for (int64_t i = 0; i < t.steps; ++i)
-        places.insert(place(t.columns, x * unit_->columns) +
-                      place(t.terms, i * (plan.step ? unit_->depth : 1)));
-    return unit_->a_count() * plan.down * t.steps +
-           unit_->b_count() * static_cast<int64_t>(places.size());
+    const int64_t own = distinct_places({t.columns, plan.across, unit().columns},
+                                        {t.terms, t.steps, plan.step ? unit().depth : 1});
+    return unit().a_count() * plan.down * t.steps + unit().b_count() * own;
   }
 
   // Blocks that a multiprocessor has room for.
@@ -234,7 +207,7 @@ class WindowCost : protected WindowLoops {
     // The accumulators of other sums are live while the GEMM is computed.
     const auto values = static_cast<double>(all_of(sink_, Op::Reduce).size() + 1) / 2;
     const double each =
-        kRegisters * values * static_cast<double>(held * unit_->results()) + kOthers;
+        kRegisters * values * static_cast<double>(held * unit().results()) + kOthers;
     const auto fit = static_cast<int64_t>(
         kAll / (std::min(each, kMax) * static_cast<double>(warps * target_.warp)));
     return std::min({fit, target_.shared_bytes / t.bytes, (t.blocks - 1) / target_.cores + 1});
@@ -311,7 +284,7 @@ class WindowTuner : WindowCost {
       inner *= count++ ? n : 1;
     }
     const auto form = image ? StagedFactor::Form::Windows : StagedFactor::Form::Value;
-    opt.staged = {which, form, static_cast<int>(padding(inner, unit_->dtype.size()))};
+    opt.staged = {which, form, static_cast<int>(padding(inner, unit().dtype.size()))};
     copies_.push_back({next_range_id(sink_), count, opt.staged.padding > 0});
     apply(opt);
   }
@@ -319,11 +292,11 @@ class WindowTuner : WindowCost {
   // The results of a window, or an input's gradient: a few channels of the pixels of an image, or
   // of several where one's are no whole fragments.
   bool stage_channels(const TilePlan& plan) {
-    if (sums_.size() != 1 || size(sums_) % unit_->depth || size(sums_) <= unit_->depth)
+    if (sums_.size() != 1 || size(sums_) % unit().depth || size(sums_) <= unit().depth)
       return false;
     int channels = sums_[0], image = columns_.empty() ? -1 : columns_.back();
     if (size(image) % images()) return false;
-    inner_ = cut(channels, unit_->depth);
+    inner_ = cut(channels, unit().depth);
     const int several = cut(image, images());
     blocks_.insert(blocks_.end(), columns_.begin(), columns_.end());
     std::vector<Ids> tile{{inner_}}, weights{{inner_}};

@@ -2,10 +2,8 @@
 // codegen/options/mma.h): which ranges count rows, columns and the sum, and how many fragments each
 // warp holds.
 #include <cmath>
-#include <set>
 
 #include "codegen/heuristics/tuner.h"
-#include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
 #include "tiny/rewrite/algebra.h"
 
@@ -13,9 +11,9 @@ namespace tiny {
 
 namespace {
 
-class MmaTuner : Tuner {
+class MmaTuner : UnitTuner {
  public:
-  MmaTuner(Node sink, const Target& target) : Tuner(sink, target) {}
+  MmaTuner(Node sink, const Target& target) : UnitTuner(sink, target) {}
 
   // Of the best plan, in units that are those of other options for matrix units, too; nothing where
   // none fits.
@@ -40,58 +38,32 @@ class MmaTuner : Tuner {
 
   // As far as the instruction; false where the kernel has no product that fits.
   bool begin() {
-    Node sum = largest_reduction();
-    if (!sum || !mma_product(sum, target_, p_).empty() || !stores_alike()) return false;
+    if (!find_product()) return false;
     turn_to_store(p_, sink_->src(0));
-    const uint64_t a = p_.a->ranges, b = p_.b->ranges;
-    const Ids sums = ids_of(sum->srcs().subspan(1)), columns = ids_of(p_.n());
-    for (int id : sums) steps_.push_back({id, size(id), min_stride(b, id)});
-    for (int id : by_distance(columns, b)) columns_.push_back({id, size(id), min_stride(b, id)});
-    m_ = joined(ids_of(p_.m()), a, unit().rows, kMin);
-    n_ = joined(columns, b, unit().columns, kMin);
-    int k = whole(sums, a);
-    if (k < 0) k = joined(sums, a, unit().depth, unit().depth);
+    const std::vector<Node> a = all_of(p_.a, Op::Load), b = all_of(p_.b, Op::Load);
+    const Ids columns = nearest_first(b, ids_of(p_.n())), sums = nearest_first(a, sums_);
+    for (int id : sums_) steps_.emplace_back(id, LoopStep{size(id), min_stride(b, id)});
+    for (int id : columns) columns_.push_back({size(id), min_stride(b, id)});
+    m_ = joined(nearest_first(a, ids_of(p_.m())), unit().rows, kMin);
+    n_ = joined(columns, unit().columns, kMin);
+    // A range of the sum of whole fragments: those that are not joined are loops of their own,
+    // without arithmetic.
+    const auto whole =
+        std::ranges::find_if(sums, [&](int id) { return size(id) % unit().depth == 0; });
+    const int k = whole != sums.end() ? *whole : joined(sums, unit().depth, unit().depth);
     if (m_ < 0 || n_ < 0 || k < 0) return false;
     // Merged ones are no longer there, and of this one a part.
-    std::erase_if(steps_, [&](const Step& s) { return s.id == k || size(s.id) != s.size; });
+    std::erase_if(steps_,
+                  [&](const auto& s) { return s.first == k || size(s.first) != s.second.size; });
     lane_ = next_range_id(sink_) + 2;
     return applied({OptKind::Mma, m_, 0, {n_, k}});
   }
 
-  const MmaUnit& unit() const { return *p_.unit; }
-
-  // Of loads that depend on no other ranges than the operand.
-  int64_t min_stride(uint64_t operand, int id) const {
-    std::vector<Node> loads;
-    for (const Access& a : accesses_)
-      if (a.node->op == Op::Load && !(a.node->ranges & ~operand)) loads.push_back(a.node);
-    return Tuner::min_stride(loads, id);
-  }
-
-  Ids by_distance(Ids ids, uint64_t operand) const {
-    std::ranges::stable_sort(ids, {}, [&](int id) { return min_stride(operand, id); });
-    return ids;
-  }
-
-  // A range, and how far its neighbours' elements of the second operand are apart.
-  struct Step {
-    int id;
-    int64_t size, step;
-  };
-
-  // A range of the sum of whole fragments: those that are not joined are loops of their own,
-  // without arithmetic. -1: none.
-  int whole(const Ids& sums, uint64_t operand) const {
-    for (int id : by_distance(sums, operand))
-      if (size(id) % unit().depth == 0) return id;
-    return -1;
-  }
-
   // One range of as many iterations as a fragment divides: the contiguous one, with as many others
-  // as that takes. -1 where there is none.
-  int joined(const Ids& ids, uint64_t operand, int64_t unit, int64_t fewest) {
+  // as that takes, the nearest first. -1 where there is none.
+  int joined(const Ids& ids, int64_t unit, int64_t fewest) {
     Ids parts;
-    for (int id : by_distance(ids, operand)) {
+    for (int id : ids) {
       parts.push_back(id);
       if (size(parts) % unit == 0 && size(parts) >= fewest) break;
     }
@@ -172,7 +144,7 @@ class MmaTuner : Tuner {
     cut(all, plan.warps_across, RangeKind::Thread);
     bind(all, RangeKind::Block);
     // Sums in the order of their strides: consecutive iterations read neighbours.
-    Ids sums = by_distance(ids_of(RangeKind::Reduce), ~uint64_t{0});
+    Ids sums = nearest_first(all_of(sink_, Op::Load), ids_of(RangeKind::Reduce));
     std::ranges::reverse(sums);
     order_kinds(lane_, sums);
     return true;
@@ -187,20 +159,11 @@ class MmaTuner : Tuner {
   Overlap overlap(int64_t columns) const {
     constexpr int64_t kMax = 8;
     Overlap best;
-    for (const Step& s : steps_) {
+    for (const auto& [id, s] : steps_) {
       if (s.size < 2 || s.size > kMax) continue;
-      std::set<int64_t> places;
-      for (int64_t x = 0; x < columns; ++x) {
-        int64_t column = x * unit().columns, at = 0;
-        for (const Step& c : columns_) {
-          at += column % c.size * c.step;
-          column /= c.size;
-        }
-        for (int64_t i = 0; i < s.size; ++i) places.insert(at + i * s.step);
-      }
-      const double left =
-          static_cast<double>(places.size()) / static_cast<double>(columns * s.size);
-      if (left < best.left) best = {s.id, left};
+      const int64_t own = distinct_places({columns_, columns, unit().columns}, {{s}, s.size, 1});
+      const double left = static_cast<double>(own) / static_cast<double>(columns * s.size);
+      if (left < best.left) best = {id, left};
     }
     return best;
   }
@@ -214,9 +177,10 @@ class MmaTuner : Tuner {
     if (last >= 0) unroll_split(last, 4);
   }
 
-  MmaProduct p_;                       // of the kernel as it was
-  int m_ = -1, n_ = -1, lane_ = -1;    // rows, columns, and the threads of a warp
-  std::vector<Step> steps_, columns_;  // of the sum, and of columns, the nearest first
+  int m_ = -1, n_ = -1, lane_ = -1;  // rows, columns, and the threads of a warp
+  // Of the second operand along loops of the sum, and along columns, the nearest first.
+  std::vector<std::pair<int, LoopStep>> steps_;
+  std::vector<LoopStep> columns_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "codegen/heuristics/rates.h"
 
 #include <algorithm>
+#include <set>
 
 #include "codegen/wgmma/tile.h"
 #include "tiny/ir/sizes.h"
@@ -83,6 +84,23 @@ double time_in_waves(const RatedTile& tile, const Results& results, int64_t core
     return static_cast<double>((shared + alone) * tile.size()) / tile.rate;
   return (static_cast<double>(shared) / tile.rate + alone / tile.alone) *
          static_cast<double>(tile.size());
+}
+
+// --- Warps on tensor cores -----------------------------------------------------------------------
+
+int64_t distinct_places(const LoopSteps& a, const LoopSteps& b) {
+  const auto place = [](const LoopSteps& w, int64_t i) {
+    int64_t number = i * w.every, at = 0;
+    for (const LoopStep& r : w.ranges) {
+      at += number % r.size * r.step;
+      number /= r.size;
+    }
+    return at;
+  };
+  std::set<int64_t> places;
+  for (int64_t x = 0; x < a.count; ++x)
+    for (int64_t i = 0; i < b.count; ++i) places.insert(place(a, x) + place(b, i));
+  return static_cast<int64_t>(places.size());
 }
 
 // --- Tiles of Hopper's wgmma ---------------------------------------------------------------------

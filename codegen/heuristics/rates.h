@@ -98,6 +98,18 @@ double time_in_waves(const RatedTile& tile, const Results& results, int64_t core
 
 // --- Warps on tensor cores -----------------------------------------------------------------------
 
+// A range, and how far its neighbours' elements of an operand are apart.
+struct LoopStep {
+  int64_t size, step;
+};
+// Of ranges, the innermost first, each `every`th element up to `count`.
+struct LoopSteps {
+  std::vector<LoopStep> ranges;
+  int64_t count, every;
+};
+// How many different places sums of both have: what several fragments share is loaded once.
+int64_t distinct_places(const LoopSteps& a, const LoopSteps& b);
+
 // What a warp does with fragments, in units of their own, and what hides its latencies: warps, as
 // many as have registers (measurements.md: MmaTuner).
 struct WarpRates {

@@ -540,4 +540,18 @@ void StagingTuner::share_out(int copies, const Ids& threads) {
   if (size(copies) <= kMaxUnrolled) bind(copies, RangeKind::Unroll);
 }
 
+// --- Matrix units --------------------------------------------------------------------------------
+
+bool UnitTuner::find_product() {
+  Node sum = largest_reduction();
+  if (!sum || !mma_product(sum, target_, p_).empty() || !stores_alike()) return false;
+  sums_ = ids_of(sum->srcs().subspan(1));
+  return true;
+}
+
+Tuner::Ids UnitTuner::nearest_first(const std::vector<Node>& loads, Ids ids) {
+  std::ranges::stable_sort(ids, {}, [&](int id) { return min_stride(loads, id); });
+  return ids;
+}
+
 }  // namespace tiny

@@ -8,7 +8,7 @@
 
 #include "codegen/heuristics/heuristics.h"
 #include "codegen/kernel/access.h"
-#include "codegen/kernel/contraction.h"
+#include "codegen/options/mma.h"
 #include "tiny/ir/sizes.h"
 
 namespace tiny {
@@ -223,6 +223,20 @@ class StagingTuner : protected Tuner {
 
  private:
   bool copies_vectors(const Opt& split, int lane) const;
+};
+
+// Of heuristics for GEMMs on matrix units: the kernel's largest sum, as a unit multiplies it.
+class UnitTuner : protected StagingTuner {
+ protected:
+  using StagingTuner::StagingTuner;
+
+  bool find_product();  // false where no unit multiplies it, or stores differ in their ranges
+  const MmaUnit& unit() const { return *p_.unit; }
+  // In the order in which the loads of a factor follow one another, the smallest stride first.
+  static Ids nearest_first(const std::vector<Node>& loads, Ids ids);
+
+  MmaProduct p_;  // of the kernel as it was
+  Ids sums_;
 };
 
 }  // namespace tiny
