@@ -1,16 +1,17 @@
+// Schedules kernels of a CPU: streams, reductions in tiles of registers, GEMMs on matrix units.
 #include <algorithm>
 #include <cmath>
 
 #include "codegen/heuristics/tuner.h"
 #include "codegen/kernel/lengths.h"
-#include "codegen/options/fragments.h"
-#include "codegen/options/mma.h"
 #include "codegen/passes/passes.h"
 #include "tiny/ir/sizes.h"
 
 namespace tiny {
 
 namespace {
+
+// --- Loops, vectors, tiles in registers ----------------------------------------------------------
 
 // Rows of a tile that is transposed before it is stored (transpose_stores), which takes registers
 // beside the sums.
@@ -382,10 +383,128 @@ class CpuTuner : CpuStreams {
   }
 };
 
+// --- GEMMs on matrix units (AMX, VNNI; codegen/options/mma.h)
+// --------------------------------------
+
+// Eight tiles hold the sums and one of each row and column of them. A step multiplies all pairs,
+// and takes as long as that or as its loads.
+RegisterTile tiles_at_once(int64_t rows, int64_t columns) {
+  constexpr int64_t kTiles = 8;
+  std::vector<RegisterTile> tiles;
+  for (int y = 1; y <= std::min<int64_t>(3, rows); ++y)
+    for (int x = 1; x <= std::min<int64_t>(3, columns); ++x)
+      if (y * x + y + x <= kTiles) tiles.push_back({y, x});
+  return *fastest(tiles, [&](const RegisterTile& t) {
+    const auto whole = static_cast<double>(ceil_div(rows, t.rows) * ceil_div(columns, t.vectors));
+    return whole * static_cast<double>(t.rows * t.vectors + t.rows + t.vectors);
+  });
+}
+
+class TileTuner : UnitTuner {
+ public:
+  TileTuner(Node sink, const Target& target, bool turned)
+      : UnitTuner(sink, target), turned_(turned) {}
+
+  std::optional<Choice> run() {
+    if (!find_ranges()) return {};
+    const int64_t bytes = extent(range(k_)) * unit().dtype.size();
+    const int m = unit().rows > 1 ? cut(m_, unit().rows) : m_;
+    const int n = cut(n_, unit().columns), k = cut(k_, unit().depth);
+    const Opt opt{OptKind::Mma, m, 0, {n, k}};
+    if (!is_legal(sink_, opt, target_)) return {};
+    const int elements = next_range_id(sink_);
+    apply(opt);
+    choice_.is_gemm = true;
+    const RegisterTile at_once = fragments();
+    const int64_t strips = ceil_div(size(m_), at_once.rows);
+    const int64_t block = strips_of_block(strips, at_once.rows * unit().rows * bytes);
+    along_columns_ = 2 * size(n_) * unit().columns * bytes <= target_.l2_bytes;
+    extend(m_, at_once.rows * block);
+    extend(n_, at_once.vectors);
+    if (m_ >= 0) strip_ = block < strips ? cut(m_, at_once.rows * block) : std::exchange(m_, -1);
+    const int rows = cut(strip_, at_once.rows, RangeKind::Unroll);
+    const int columns = cut(n_, at_once.vectors, RangeKind::Unroll);
+    order(elements, rows, columns);
+    return std::move(choice_);
+  }
+
+ private:
+  // One sum of products, with one range of rows, of columns and of the sum.
+  bool find_ranges() {
+    if (target_.arch.empty() || all_of(sink_, Op::Reduce).size() != 1 || !find_product() ||
+        sums_.size() != 1 || !unit().group)
+      return false;
+    if (turned_) std::swap(p_.a, p_.b);
+    k_ = sums_[0];
+    const uint64_t shared = shared_ranges(sink_);
+    for (Node r : ranges_)
+      if (range_id(r) != k_ &&
+          (kind(r) != RangeKind::Loop || !(shared & r->ranges) || has_length(sink_, r)))
+        return false;
+    others_ = ids_of(~(p_.m() | p_.n() | p_.k));
+    const Ids rows = ids_of(p_.m()), columns = ids_of(p_.n());
+    m_ = merged(rows);
+    n_ = merged(columns);
+    return m_ >= 0 && n_ >= 0;
+  }
+
+  void extend(int id, int64_t amount) {
+    if (id >= 0 && size(id) % amount) apply({OptKind::Extend, id, amount, {}});
+  }
+
+  // `vectors`: fragments of columns.
+  RegisterTile fragments() const {
+    if (unit().rows > 1) return tiles_at_once(size(m_), size(n_));
+    return register_tile(target_, size(m_), size(n_), true);
+  }
+
+  // A core goes through a block of rows with the same columns: both stay in L2.
+  int64_t strips_of_block(int64_t strips, int64_t strip_bytes) const {
+    const int64_t most = std::clamp<int64_t>(target_.l2_bytes / 2 / strip_bytes, 1, strips);
+    const int64_t blocks = ceil_div(strips, most);
+    return ceil_div(strips, blocks);
+  }
+
+  // Strips are divided among the cores one by one, in the order of a block. Where all columns stay
+  // in L2 too, a strip goes along them: what is stored, and read beside the sums, lies in order.
+  void order(int elements, int rows, int columns) {
+    std::vector<int> loops = others_, ids;
+    for (int id : {m_, along_columns_ ? strip_ : n_, along_columns_ ? n_ : strip_})
+      if (id >= 0) loops.push_back(id);
+    if (!loops.empty()) {
+      ids.push_back(merged(loops));
+      bind(ids[0], RangeKind::Core);
+    }
+    // Fragments of rows first: an element of one is used for all columns at once. Elements are rows
+    // and the vector: of a row those of all columns are stored one behind the other, which fills
+    // cache lines.
+    for (int id : {k_, rows})
+      if (id >= 0) ids.push_back(id);
+    for (Node r : ranges_)
+      if (range_id(r) >= elements && range_id(r) != rows && range_id(r) != columns) {
+        if (kind(r) == RangeKind::Vector && columns >= 0) ids.push_back(columns);
+        ids.push_back(range_id(r));
+      }
+    apply({OptKind::Order, 0, 0, ids});
+  }
+
+  const bool turned_;             // the product's second factor has the rows
+  int m_ = -1, n_ = -1, k_ = -1;  // ranges, of fragments once there are some
+  int strip_ = -1;                // rows of fragments in a block
+  bool along_columns_ = false;    // within a strip
+  Ids others_;
+};
+
 }  // namespace
 
+std::optional<Choice> choose_tile_options(Node sink, const Target& target) {
+  for (bool turned : {false, true})
+    if (auto choice = TileTuner(sink, target, turned).run()) return choice;
+  return {};
+}
+
 Choice choose_cpu_options(Node sink, const Target& target) {
-  if (auto chain = choose_cpu_chain_options(sink, target)) return *chain;
+  if (auto chain = choose_chain_options(sink, target)) return *chain;
   if (auto tiles = choose_tile_options(sink, target)) return *tiles;
   return CpuTuner(sink, target).run();
 }

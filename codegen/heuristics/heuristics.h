@@ -33,7 +33,6 @@ std::vector<Opt> matrix_options(Node sink, const Target& target, const Opt& matr
 
 // Chains of products (codegen/options/fragments.h).
 std::optional<Choice> choose_chain_options(Node sink, const Target& target);
-std::optional<Choice> choose_cpu_chain_options(Node sink, const Target& target);
 
 // GEMMs on a warp's tensor cores, operands staged or in registers alone (codegen/options/mma.h).
 std::optional<Choice> choose_mma_options(Node sink, const Target& target);

@@ -34,7 +34,7 @@ inline bool is_stage(Node param) { return param->op == Op::Stage; }
 inline int64_t stage_depth(Node stage) { return stage->ints()[2]; }
 
 // On a CPU a stage is on the stack of the thread that fills it: all of a tile, whose ranges may be
-// that of the sum as well (codegen/heuristics/cpu_products.cpp).
+// that of the sum as well (codegen/heuristics/chains.cpp).
 //
 // Option: axis is a range of the sum, axes the ranges of the tile, the contiguous one last, amount
 // the depth. The ranges f, one for each side, get the next ids, in the order of axes.

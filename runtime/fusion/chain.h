@@ -28,7 +28,7 @@ struct Chains {
 
 // `order`: all nodes below the roots, sources first. Only chains whose kernel has options: those of
 // GPUs with matrix units whose results are operands (codegen/options/fragments.h), and those of
-// CPUs for which that is worth it (codegen/heuristics/cpu_products.cpp). `refused`: products that
+// CPUs for which that is worth it (codegen/heuristics/chains.cpp). `refused`: products that
 // are no last ones of a chain.
 Chains find_chains(std::span<const Node> roots, std::span<const Node> order,
                    const std::set<Node>& refused, const NodeTargets& targets);
