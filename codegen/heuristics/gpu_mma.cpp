@@ -74,23 +74,6 @@ class MmaTuner : UnitTuner {
     return id;
   }
 
-  // Loads and multiplications of a step, on as many multiprocessors as have something to do, hidden
-  // by as many warps as have registers. The constants fit 190 tiles of eight convolutions of
-  // MNIST's network (measurements.md: MmaTuner). `left`: share of the columns' loads that remain.
-  double time(int64_t rows, int64_t columns, double left, int64_t warps) const {
-    const double loads = static_cast<double>(unit().a_count() * rows) +
-                         static_cast<double>(unit().b_count() * columns) * left;
-    const WarpRates& r = kWarpRates;
-    const double words = unit().dtype.size() / 4.0;
-    const double work =
-        r.load * words * loads + r.multiply * static_cast<double>(rows * columns) + r.step;
-    const double each = static_cast<double>(warps) / static_cast<double>(rows * columns);
-    const double per_core = each / target_.cores;
-    const auto held = static_cast<double>(unit().results() * rows * columns);
-    const double resident = std::min(per_core, r.resident(held, target_));
-    return work * std::max(per_core, 1.0) * r.waiting(resident);
-  }
-
   // Ranges that are neither rows nor columns, and how many fragments there are of all.
   Ids others(int64_t& fragments) const {
     Ids rest;
@@ -123,7 +106,7 @@ class MmaTuner : UnitTuner {
         plans.push_back({.warps_across = warps, .down = y, .across = x, .depth = 0, .mma = true});
       }
     return tiny::ranked(plans, INFINITY, [&](const TilePlan& p) {
-      return time(p.down, p.across, loads(p.across), fragments);
+      return time_of_fragments(unit(), p, loads(p.across), fragments, target_);
     });
   }
 

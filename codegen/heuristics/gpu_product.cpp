@@ -1,5 +1,6 @@
+// Schedules GEMMs and convolutions on ordinary arithmetic units: a tile of results to each thread. The
+// fastest of all tiles is taken, by time_of_threads (codegen/heuristics/rates.h).
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "codegen/heuristics/tuner.h"
@@ -11,28 +12,7 @@ namespace tiny {
 
 namespace {
 
-constexpr int64_t kWarp = 32;    // threads that load together
 constexpr int64_t kMinUses = 4;  // of an operand's element, for tiles to be worth anything
-
-// A piece of a range that goes to each thread.
-struct TilePiece {
-  int id;
-  int64_t size;
-};
-
-struct ProductPlan {
-  std::vector<TilePiece> tile;  // of results
-  int vector = -1;              // the range of the tile along which an operand is loaded in vectors
-  std::vector<int> order;       // of the threads' results: the last one lies along the warp
-  std::vector<TilePiece> unrolled;  // of the sum
-};
-
-// A load of the sum: its stride along each range.
-struct LoadOperand {
-  std::array<int64_t, 64> stride{};
-  bool aligned = false;  // along the plan's vector range
-  int64_t bytes = 4;     // of an element
-};
 
 class ProductTuner : Tuner {
  public:
@@ -90,26 +70,32 @@ class ProductTuner : Tuner {
       results_.push_back(range_id(r));
     }
     for (const Access& a : accesses_)
-      if (a.item == c.reduce && a.node->op == Op::Load) operands_.push_back(operand_of(a));
+      if (a.item == c.reduce && a.node->op == Op::Load) tiled_.operands.push_back(operand_of(a));
+    for (Node r : ranges_) tiled_.extent[range_id(r)] = extent(r);
+    tiled_.results = size(results_);
+    tiled_.terms = size(terms_);
     return !results_.empty() && !terms_.empty() && !(sink_->ranges & (c.k | elsewhere));
   }
 
   LoadOperand operand_of(const Access& a) const {
     LoadOperand o;
     o.bytes = a.node->dtype.size();
-    for (Node r : ranges_) o.stride[range_id(r)] = stride(a.node, range_id(r));
-    const Sum at = to_sum(a.node->src(1));
-    o.aligned = at.constant % 4 == 0;
+    Node odd = nullptr;  // the range along which vectors are not aligned
+    int count = 0;
+    for (Node r : ranges_) {
+      const int64_t s = o.stride[range_id(r)] = stride(a.node, range_id(r));
+      if (s != kIrregular && s % 4 == 0) continue;
+      odd = r;
+      ++count;
+    }
+    if (count == 1 && o.stride[range_id(odd)] == 1 && to_sum(a.node->src(1)).constant % 4 == 0)
+      o.vectors = range_id(odd);
     return o;
   }
 
-  bool has_vectors(const LoadOperand& o, int id) const {
-    if (id < 0 || o.stride[id] != 1 || !o.aligned) return false;
-    for (Node r : ranges_) {
-      const int64_t s = o.stride[range_id(r)];
-      if (range_id(r) != id && (s == kIrregular || s % 4)) return false;
-    }
-    return true;
+  bool has_vectors(int id) const {
+    return std::ranges::any_of(tiled_.operands,
+                               [&](const LoadOperand& o) { return o.vectors == id; });
   }
 
   // --- the search --------------------------------------------------------------------------------
@@ -121,15 +107,15 @@ class ProductTuner : Tuner {
     return out;
   }
 
-  ProductPlan search() {
-    ProductPlan best;
+  ThreadPlan search() {
+    ThreadPlan best;
     double least = INFINITY;
     for (const auto& tile : tiles())
       for (int vector : vectors(tile))
         for (const auto& order : orders())
           for (const auto& unrolled : unrollings()) {
-            ProductPlan p{tile, vector, order, unrolled};
-            if (const double t = time(p); t < least) {
+            ThreadPlan p{tile, vector, order, unrolled};
+            if (const double t = time_of_threads(p, tiled_, target_); t < least) {
               least = t;
               best = std::move(p);
             }
@@ -153,10 +139,7 @@ class ProductTuner : Tuner {
   std::vector<int> vectors(const std::vector<TilePiece>& tile) const {
     std::vector<int> out{-1};
     for (const TilePiece& p : tile)
-      if (p.size % 4 == 0 && std::ranges::any_of(operands_, [&](const LoadOperand& o) {
-            return has_vectors(o, p.id);
-          }))
-        out.push_back(p.id);
+      if (p.size % 4 == 0 && has_vectors(p.id)) out.push_back(p.id);
     return out;
   }
 
@@ -197,103 +180,19 @@ class ProductTuner : Tuner {
     return out;
   }
 
-  // --- an estimate of time -----------------------------------------------------------------------
-
-  static int64_t piece_of(const std::vector<TilePiece>& pieces, int id) {
-    for (const TilePiece& p : pieces)
-      if (p.id == id) return p.size;
-    return 1;
-  }
-
-  // Different elements that a thread reads of an operand when the pieces advance: windows that
-  // slide over the same elements share them.
-  static int64_t distinct(const LoadOperand& o, const std::vector<TilePiece>& a,
-                          const std::vector<TilePiece>& b) {
-    std::vector<std::pair<int64_t, int64_t>> steps;  // stride, how many
-    for (const auto* pieces : {&a, &b})
-      for (const TilePiece& p : *pieces) {
-        const int64_t s = o.stride[p.id];
-        if (s == 0) continue;
-        const auto at = std::ranges::find_if(
-            steps, [&](const auto& step) { return step.first == s && s != kIrregular; });
-        if (at == steps.end())
-          steps.emplace_back(s, p.size);
-        else
-          at->second += p.size - 1;
-      }
-    int64_t n = 1;
-    for (const auto& [s, count] : steps) n *= count;
-    return n;
-  }
-
-  // Cycles of L1 for one load by a whole warp: the lines that its threads touch.
-  int64_t lines(const LoadOperand& o, const ProductPlan& p, int64_t lanes) const {
-    std::vector<int64_t> seen;
-    int64_t bytes = 0, last = INT64_MIN;
-    for (int64_t t = 0; t < kWarp; ++t) {
-      int64_t rest = t, at = 0;
-      for (size_t i = p.order.size(); i-- > 0;) {
-        const int id = p.order[i];
-        const int64_t each = piece_of(p.tile, id), n = size(id) / each, s = o.stride[id];
-        const int64_t c = i ? rest % n : rest;
-        rest /= n;
-        if (c) at += s == kIrregular ? c * 1024 : c * s * each;
-      }
-      if (at != last) bytes += lanes * o.bytes;
-      last = at;
-      const int64_t line = at * o.bytes >> 7;
-      if (!tiny::contains(seen, line)) seen.push_back(line);
-    }
-    return std::max(static_cast<int64_t>(seen.size()), (bytes + 127) / 128);
-  }
-
-  // Cycles of the arithmetic and the loads of all warps, on as many multiprocessors as have
-  // something to do. The constants fit 124 tiles of four convolutions (measurements.md:
-  // ProductTuner).
-  double time(const ProductPlan& p) const {
-    constexpr double kLoop = 10, kOverlap = 0.6, kHeld = 0.5, kHidden = 1.5, kLastRound = 0.25;
-    constexpr double kMaxRegisters = 230, kAllRegisters = 65536;
-    int64_t tile = 1, body = 1;
-    for (const TilePiece& x : p.tile) tile *= x.size;
-    for (const TilePiece& x : p.unrolled) body *= x.size;
-    const int64_t length = size(terms_), results = size(results_);
-    double loads = 0, wavefronts = 0, held = 0;
-    for (const LoadOperand& o : operands_) {
-      const int64_t lanes = has_vectors(o, p.vector) ? 4 : 1;
-      const int64_t n = distinct(o, p.tile, p.unrolled) / lanes;
-      loads += static_cast<double>(n);
-      wavefronts += static_cast<double>(n * lines(o, p, lanes));
-      held += static_cast<double>(std::min(n * lanes, 2 * distinct(o, p.tile, {})));
-    }
-    const double issued = (static_cast<double>(tile * body) + loads + kLoop) / 4;
-    const double busy = std::max(issued, wavefronts) + kOverlap * std::min(issued, wavefronts);
-    const double registers = static_cast<double>(tile) + kHeld * held + 24;
-    if (registers > kMaxRegisters) return INFINITY;
-    const double resident = std::min(64.0, std::floor(kAllRegisters / (registers * kWarp) / 4) * 4);
-    const double warps =
-        std::ceil(static_cast<double>(results) / static_cast<double>(tile * kWarp));
-    const double per_core = warps / target_.cores;
-    const double rounds = per_core <= resident ? std::ceil(per_core / 4) / (per_core / 4)
-                                               : 1 + kLastRound * resident / per_core;
-    const double ready = std::min(resident, per_core) / 4;  // warps of a scheduler
-    return busy * static_cast<double>(length / body) * per_core * rounds * (1 + kHidden / ready);
-  }
-
   // --- the options -------------------------------------------------------------------------------
 
   // A piece of the sum: in vectors where an operand is contiguous along it and none along the
   // results or another piece (measurements.md: sum_piece).
   void sum_piece(const TilePiece& x, bool& has_vector) {
-    const bool wide =
-        !has_vector && (x.size == 4 || x.size == 8) &&
-        std::ranges::any_of(operands_, [&](const LoadOperand& o) { return has_vectors(o, x.id); });
+    const bool wide = !has_vector && (x.size == 4 || x.size == 8) && has_vectors(x.id);
     has_vector |= wide;
     int rest = x.id;
     cut(rest, x.size, wide ? RangeKind::Vector : RangeKind::Unroll);
     if (wide && size(rest) <= 8) bind(rest, RangeKind::Unroll);
   }
 
-  void apply_plan(const ProductPlan& p) {
+  void apply_plan(const ThreadPlan& p) {
     Ids rest = p.order;
     for (const TilePiece& x : p.tile) {
       int& left = *std::ranges::find(rest, x.id);
@@ -312,7 +211,7 @@ class ProductTuner : Tuner {
   }
 
   std::vector<int> results_, terms_;  // ranges of the results, and those that the sum closes
-  std::vector<LoadOperand> operands_;
+  ThreadTiles tiled_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "codegen/kernel/access.h"
 #include "codegen/wgmma/tile.h"
 #include "tiny/ir/sizes.h"
 
@@ -86,6 +87,94 @@ double time_in_waves(const RatedTile& tile, const Results& results, int64_t core
          static_cast<double>(tile.size());
 }
 
+// --- Tiles of threads ----------------------------------------------------------------------------
+
+namespace {
+
+constexpr int64_t kWarp = 32;  // threads that load together
+
+int64_t piece_of(const std::vector<TilePiece>& pieces, int id) {
+  for (const TilePiece& p : pieces)
+    if (p.id == id) return p.size;
+  return 1;
+}
+
+// Different elements that a thread reads of an operand when the pieces advance: windows that
+// slide over the same elements share them.
+int64_t distinct_elements(const LoadOperand& o, const std::vector<TilePiece>& a,
+                          const std::vector<TilePiece>& b) {
+  std::vector<std::pair<int64_t, int64_t>> steps;  // stride, how many
+  for (const auto* pieces : {&a, &b})
+    for (const TilePiece& p : *pieces) {
+      const int64_t s = o.stride[p.id];
+      if (s == 0) continue;
+      const auto at = std::ranges::find_if(
+          steps, [&](const auto& step) { return step.first == s && s != kIrregular; });
+      if (at == steps.end())
+        steps.emplace_back(s, p.size);
+      else
+        at->second += p.size - 1;
+    }
+  int64_t n = 1;
+  for (const auto& [s, count] : steps) n *= count;
+  return n;
+}
+
+// Cycles of L1 for one load by a whole warp: the lines that its threads touch.
+int64_t lines_of_warp(const LoadOperand& o, const ThreadPlan& p, const ThreadTiles& c,
+                      int64_t lanes) {
+  std::vector<int64_t> seen;
+  int64_t bytes = 0, last = INT64_MIN;
+  for (int64_t t = 0; t < kWarp; ++t) {
+    int64_t rest = t, at = 0;
+    for (size_t i = p.order.size(); i-- > 0;) {
+      const int id = p.order[i];
+      const int64_t each = piece_of(p.tile, id), n = c.extent[id] / each, s = o.stride[id];
+      const int64_t step = i ? rest % n : rest;
+      rest /= n;
+      if (step) at += s == kIrregular ? step * 1024 : step * s * each;
+    }
+    if (at != last) bytes += lanes * o.bytes;
+    last = at;
+    const int64_t line = at * o.bytes >> 7;
+    if (!contains(seen, line)) seen.push_back(line);
+  }
+  return std::max(static_cast<int64_t>(seen.size()), (bytes + 127) / 128);
+}
+
+}  // namespace
+
+// Cycles of the arithmetic and the loads of all warps, on as many multiprocessors as have
+// something to do. The constants fit 124 tiles of four convolutions (measurements.md:
+// ProductTuner).
+double time_of_threads(const ThreadPlan& p, const ThreadTiles& c, const Target& target) {
+  constexpr double kLoop = 10, kOverlap = 0.6, kHeld = 0.5, kHidden = 1.5, kLastRound = 0.25;
+  constexpr double kMaxRegisters = 230, kAllRegisters = 65536;
+  int64_t tile = 1, body = 1;
+  for (const TilePiece& x : p.tile) tile *= x.size;
+  for (const TilePiece& x : p.unrolled) body *= x.size;
+  double loads = 0, wavefronts = 0, held = 0;
+  for (const LoadOperand& o : c.operands) {
+    const int64_t lanes = p.vector >= 0 && o.vectors == p.vector ? 4 : 1;
+    const int64_t n = distinct_elements(o, p.tile, p.unrolled) / lanes;
+    loads += static_cast<double>(n);
+    wavefronts += static_cast<double>(n * lines_of_warp(o, p, c, lanes));
+    held += static_cast<double>(std::min(n * lanes, 2 * distinct_elements(o, p.tile, {})));
+  }
+  const double issued = (static_cast<double>(tile * body) + loads + kLoop) / 4;
+  const double busy = std::max(issued, wavefronts) + kOverlap * std::min(issued, wavefronts);
+  const double registers = static_cast<double>(tile) + kHeld * held + 24;
+  if (registers > kMaxRegisters) return INFINITY;
+  const double resident = std::min(64.0, std::floor(kAllRegisters / (registers * kWarp) / 4) * 4);
+  const double warps =
+      std::ceil(static_cast<double>(c.results) / static_cast<double>(tile * kWarp));
+  const double per_core = warps / target.cores;
+  const double rounds = per_core <= resident ? std::ceil(per_core / 4) / (per_core / 4)
+                                             : 1 + kLastRound * resident / per_core;
+  const double ready = std::min(resident, per_core) / 4;  // warps of a scheduler
+  return busy * static_cast<double>(c.terms / body) * per_core * rounds * (1 + kHidden / ready);
+}
+
 // --- Warps on tensor cores -----------------------------------------------------------------------
 
 int64_t distinct_places(const LoopSteps& a, const LoopSteps& b) {
@@ -101,6 +190,21 @@ int64_t distinct_places(const LoopSteps& a, const LoopSteps& b) {
   for (int64_t x = 0; x < a.count; ++x)
     for (int64_t i = 0; i < b.count; ++i) places.insert(place(a, x) + place(b, i));
   return static_cast<int64_t>(places.size());
+}
+
+// Loads and multiplications of a step, on as many multiprocessors as have something to do, hidden
+// by as many warps as have registers. The constants fit 190 tiles of eight convolutions of MNIST's
+// network (measurements.md: MmaTuner).
+double time_of_fragments(const MmaUnit& unit, const TilePlan& plan, double left, int64_t fragments,
+                         const Target& target) {
+  const WarpRates& r = kWarpRates;
+  const auto held = static_cast<double>(plan.down * plan.across);
+  const double loads = static_cast<double>(unit.a_count() * plan.down) +
+                       static_cast<double>(unit.b_count() * plan.across) * left;
+  const double work = r.load * (unit.dtype.size() / 4.0) * loads + r.multiply * held + r.step;
+  const double per_core = static_cast<double>(fragments) / held / target.cores;
+  const double resident = std::min(per_core, r.resident(unit.results() * held, target));
+  return work * std::max(per_core, 1.0) * r.waiting(resident);
 }
 
 // --- Tiles of Hopper's wgmma ---------------------------------------------------------------------

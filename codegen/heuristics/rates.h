@@ -3,13 +3,14 @@
 // Where a rate was measured stands in docs/measurements.md, by the name of its table.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "codegen/kernel/option.h"
+#include "codegen/options/mma.h"
 #include "codegen/target/target.h"
 
 namespace tiny {
@@ -96,6 +97,39 @@ struct Results {
 // of rate 1.
 double time_in_waves(const RatedTile& tile, const Results& results, int64_t cores);
 
+// --- Tiles of threads ----------------------------------------------------------------------------
+
+// A piece of a range that goes to each thread.
+struct TilePiece {
+  int id;
+  int64_t size;
+};
+
+// A GEMM on ordinary arithmetic units, operands in memory: what a thread has of it.
+struct ThreadPlan {
+  std::vector<TilePiece> tile;  // of results
+  int vector = -1;              // the range of the tile along which an operand is loaded in vectors
+  std::vector<int> order;       // of the threads' results: the last one lies along the warp
+  std::vector<TilePiece> unrolled;  // of the sum
+};
+
+// A load of the sum: its stride along each range.
+struct LoadOperand {
+  std::array<int64_t, 64> stride{};
+  int vectors = -1;   // the range along which it can be loaded in vectors of four
+  int64_t bytes = 4;  // of an element
+};
+
+// The GEMM that plans are for.
+struct ThreadTiles {
+  std::vector<LoadOperand> operands;
+  std::array<int64_t, 64> extent{};  // of each range
+  int64_t results = 1, terms = 1;    // in all; of each sum
+};
+
+// In cycles; INFINITY where registers do not suffice.
+double time_of_threads(const ThreadPlan& p, const ThreadTiles& c, const Target& target);
+
 // --- Warps on tensor cores -----------------------------------------------------------------------
 
 // A range, and how far its neighbours' elements of an operand are apart.
@@ -129,6 +163,11 @@ struct WarpRates {
   double waiting(double warps) const { return 1 + latency / std::max(warps, 0.5); }
 };
 constexpr WarpRates kWarpRates;
+
+// Of a plan whose operands are in registers, for so many fragments in all. `left`: share of the
+// columns' loads that remain.
+double time_of_fragments(const MmaUnit& unit, const TilePlan& plan, double left, int64_t fragments,
+                         const Target& target);
 
 // --- Tiles of Hopper's wgmma ---------------------------------------------------------------------
 
