@@ -318,13 +318,10 @@ class CpuTuner : CpuStreams {
     for (Node r : ranges_)
       for (const Access& a : accesses_) {
         if (kind(r) != RangeKind::Loop || range_id(r) == vid || a.node->op != Op::Load) continue;
-        const int64_t step = stride(a.node, range_id(r)), along = stride(a.node, vid);
-        if ((along != 1 && along != 2) || step == 0 || step == kIrregular) continue;
-        for (Node tap : ranges_) {
-          const int64_t s = kind(tap) == RangeKind::Reduce ? stride(a.node, range_id(tap)) : 0;
-          if (s != 0 && s != kIrregular && step % s == 0 && step / s > 0 && step / s < extent(tap))
+        if (const int64_t along = stride(a.node, vid); along != 1 && along != 2) continue;
+        for (Node tap : ranges_)
+          if (kind(tap) == RangeKind::Reduce && overlaps(a.node, range_id(r), tap))
             return range_id(r);
-        }
       }
     return -1;
   }

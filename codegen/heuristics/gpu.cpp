@@ -97,15 +97,9 @@ class PoolingTuner : GpuTuner {
   // The range along which windows that follow one another share elements; -1 for none.
   int overlapping(const Ids& shared) const {
     for (int id : shared)
-      for (const Access& a : accesses_) {
-        if (a.node->op != Op::Load) continue;
-        const int64_t step = std::abs(stride(a.node, id));
-        for (int window : loops())
-          if (step > 0 && !is_shared(window) && std::abs(stride(a.node, window)) > 0 &&
-              step < extent(range(window)) * std::abs(stride(a.node, window)) &&
-              step % std::abs(stride(a.node, window)) == 0)
-            return id;
-      }
+      for (const Access& a : accesses_)
+        for (int window : unshared_loops())
+          if (a.node->op == Op::Load && overlaps(a.node, id, range(window))) return id;
     return -1;
   }
 

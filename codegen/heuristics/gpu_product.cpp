@@ -1,5 +1,5 @@
-// Schedules GEMMs and convolutions on ordinary arithmetic units: a tile of results to each thread. The
-// fastest of all tiles is taken, by time_of_threads (codegen/heuristics/rates.h).
+// Schedules GEMMs and convolutions on ordinary arithmetic units: each thread has a tile of results.
+// The fastest of all tiles is taken, by time_of_threads (codegen/heuristics/rates.h).
 #include <algorithm>
 #include <cmath>
 

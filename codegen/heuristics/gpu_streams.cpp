@@ -163,13 +163,9 @@ class StreamRanges : protected GpuTuner {
     Ids out;
     for (int id : all)
       for (const Access& a : accesses_) {
-        const int64_t own = std::abs(stride(a.node, id));
-        if (a.node->op != Op::Load || own == 0 || own == kIrregular || extent(range(id)) > kMax)
-          continue;
-        const bool again = std::ranges::any_of(all, [&](int other) {
-          const int64_t step = std::abs(stride(a.node, other));
-          return other != id && step > 0 && step < extent(range(id)) * own && step % own == 0;
-        });
+        if (a.node->op != Op::Load || size(id) > kMax) continue;
+        const bool again = std::ranges::any_of(
+            all, [&](int other) { return other != id && overlaps(a.node, other, range(id)); });
         if (again && (out.empty() || out.back() != id)) out.push_back(id);
       }
     return out;

@@ -101,6 +101,11 @@ int64_t Tuner::min_stride(const std::vector<Node>& loads, int id) {
   return least;
 }
 
+bool Tuner::overlaps(Node load, int id, Node tap) {
+  const int64_t step = std::abs(stride(load, id)), own = std::abs(stride(load, range_id(tap)));
+  return step > 0 && own > 0 && own != kIrregular && step % own == 0 && step / own < extent(tap);
+}
+
 int Tuner::vector_lanes() const {
   int max_bytes = 4;
   for (const Access& a : accesses_) {

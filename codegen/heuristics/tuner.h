@@ -64,6 +64,10 @@ class Tuner {
   // where that is not even, and more where none of them depends on it.
   static int64_t min_stride(const std::vector<Node>& loads, int id);
 
+  // Whether the range's next iteration reads again what this one reads along `tap`, as windows do
+  // that overlap.
+  static bool overlaps(Node load, int id, Node tap);
+
   // As many lanes as a register has of the largest dtype of the arithmetic; 16-bit floats are
   // computed in f32, and bytes are worth no vectors of 64 lanes.
   int vector_lanes() const;
