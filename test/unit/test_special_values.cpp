@@ -104,6 +104,34 @@ TEST_CASE("powers of 0, 1 and 2 have the second derivatives of powers") {
   CHECK(gradient_of(slopes[0] + slopes[1], y) == Floats{0, 0});
 }
 
+TEST_CASE("losses that are squares near 0 have the second derivative of a square there") {
+  const Tensor x = line({0, 0.25f, 3}), target = Tensor::zeros({3});
+  for (const Tensor& loss : {huber_loss(x, target, Reduction::Sum),
+                             smooth_l1_loss(x, target, Reduction::Sum), mse_loss(x, target)}) {
+    const Tensor slope = Tensor::gradient(loss, {x})[0];
+    const Floats second = gradient_of(slope, x);
+    CHECK(second[0] > 0.5f);
+    CHECK(second[1] == second[0]);
+  }
+}
+
+TEST_CASE("products at indices have second derivatives by and beside a factor of 0") {
+  // One element is base * a * b * c, another is d of its own; a is 0.
+  const auto slopes_of_slopes = [](bool include_self) {
+    const Tensor base = line({2, 7}), x = line({0, 3, 5, 11});
+    const Tensor at = Tensor::from<int64_t>({0, 0, 0, 1});
+    const Tensor y = base.scatter_reduce(0, at, x, "prod", include_self);
+    const Tensor by_x = Tensor::gradient(y.sum(), {x})[0];
+    std::vector<Floats> out;
+    for (int i = 0; i < 4; ++i) out.push_back(gradient_of(by_x.select(0, i), x));
+    return out;
+  };
+  const std::vector<Floats> one{{0, 10, 6, 0}, {10, 0, 0, 0}, {6, 0, 0, 0}, {0, 0, 0, 0}};
+  CHECK(slopes_of_slopes(true) == one);
+  const std::vector<Floats> without{{0, 5, 3, 0}, {5, 0, 0, 0}, {3, 0, 0, 0}, {0, 0, 0, 0}};
+  CHECK(slopes_of_slopes(false) == without);
+}
+
 TEST_CASE("the slope of hardswish is that of its piece, also at infinity") {
   const Tensor x = line({-kInf, kInf, -4, 3, 4});
   CHECK(x.hardswish().to_vector<float>() == Floats{0, kInf, 0, 3, 4});

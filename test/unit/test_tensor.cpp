@@ -102,6 +102,7 @@ TEST_CASE("movement gives the shapes that it promises") {
   CHECK(has_shape(Tensor::stack({x, x}, -1), {2, 3, 4, 2}));
   CHECK(x.split(2, 1).size() == 2);
   CHECK(has_shape(x.chunk(3, 2)[1], {2, 3, 2}));
+  CHECK(Tensor::zeros({2, 0}).chunk(3, 1).size() == 3);  // as in PyTorch, each of them empty
 }
 
 TEST_CASE("reductions drop their axes or keep them with size one") {

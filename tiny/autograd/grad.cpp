@@ -367,22 +367,31 @@ void grad_scatter_extremum(Node n, Node g, Adjoints& to) {
 }
 
 // n = base * product of the values that hit the element. The product of the other factors is a
-// quotient unless there are zeros: with one zero among the factors only its gradient is not 0.
+// quotient unless there are zeros: with one zero among the factors only its gradient is not 0, and
+// only by it the others' gradients have slopes. (Of three derivatives the last knows no product of
+// two zeros.)
 void grad_scatter_product(Node n, Node g, Adjoints& to) {
   const auto indices = n->srcs().subspan(2);
   const Node base = n->src(0), values = n->src(1);
   const auto is_zero = [](Node x) { return binary(Op::Eq, x, zeros_like(x)); };
   const auto safe = [&](Node x) { return where(is_zero(x), number(x, 1), x); };
-  const Node zeros = scatter(cast(is_zero(base), g->dtype), cast(is_zero(values), g->dtype),
-                             indices, {Op::Add, false});
+  const auto zero_of = [&](Node x) { return where(is_zero(x), x, zeros_like(x)); };
+  const auto sum = [&](Node x, Node y) { return scatter(x, y, indices, {Op::Add, false}); };
+  const Node count = sum(cast(is_zero(base), g->dtype), cast(is_zero(values), g->dtype));
+  const Node zeros = sum(zero_of(base), zero_of(values));
   const Node product = scatter(safe(base), safe(values), indices, {Op::Mul, false});
-  const auto others = [&](Node x, Node all, Node zero_count) {
-    const Node left = binary(Op::Sub, zero_count, cast(is_zero(x), g->dtype));
-    return where(is_zero(left), binary(Op::Div, all, safe(x)), zeros_like(x));
+  const auto others = [&](Node x, auto at) {
+    const Node left = binary(Op::Sub, at(count), cast(is_zero(x), g->dtype));
+    const Node quotient = binary(Op::Div, at(product), safe(x));
+    const Node value = where(is_zero(left), quotient, zeros_like(x));
+    const Node other_zero = binary(Op::Sub, at(zeros), zero_of(x));
+    const Node is_one = binary(Op::Eq, left, number(left, 1));
+    return make(Op::WithDerivative, value->dtype,
+                {value, other_zero, where(is_one, quotient, zeros_like(x))});
   };
-  to.add(base, mul(g, others(base, product, zeros)));
+  to.add(base, mul(g, others(base, [](Node x) { return x; })));
   if (!values->needs_grad) return;
-  const Node at = others(values, gather(product, indices), gather(zeros, indices));
+  const Node at = others(values, [&](Node x) { return gather(x, indices); });
   to.add(values, mul(gather(g, indices), at));
 }
 

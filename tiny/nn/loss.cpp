@@ -357,16 +357,16 @@ Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, Reduction reduction
   check(beta >= 0, "smooth_l1_loss: beta ", beta, " is negative");
   if (beta == 0) return l1_loss(x, target, reduction);
   return elementwise("smooth_l1_loss", x, target, reduction, [&](const Tensor& a, const Tensor& b) {
-    const Tensor d = (a - b).abs();
-    return where(d < beta, d.square() * (0.5 / beta), d - beta / 2);
+    const Tensor rest = a - b, d = rest.abs();  // the square of d has no second derivative at 0
+    return where(d < beta, rest.square() * (0.5 / beta), d - beta / 2);
   });
 }
 
 Tensor huber_loss(const Tensor& x, const Tensor& target, Reduction reduction, double delta) {
   check(delta > 0, "huber_loss: delta ", delta, " is not positive");
   return elementwise("huber_loss", x, target, reduction, [&](const Tensor& a, const Tensor& b) {
-    const Tensor d = (a - b).abs();
-    return where(d < delta, d.square() * 0.5, (d - delta / 2) * delta);
+    const Tensor rest = a - b, d = rest.abs();
+    return where(d < delta, rest.square() * 0.5, (d - delta / 2) * delta);
   });
 }
 

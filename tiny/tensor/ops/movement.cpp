@@ -552,9 +552,10 @@ std::vector<Tensor> Tensor::split(int64_t size, int64_t dim) const {
 
 std::vector<Tensor> Tensor::chunk(int64_t chunks, int64_t dim) const {
   LabelScope label("chunk");
-  check(chunks >= 1, "chunk: ", chunks, " parts");
-  const int64_t n = size(dim);
-  return split(std::max<int64_t>(ceil_div(n, chunks), 1), dim);
+  const int64_t n = size(dim);  // of none there are as many parts as asked for
+  check(chunks >= 1 && (n > 0 || chunks <= INT32_MAX), "chunk: ", chunks, " parts of ", n);
+  if (n == 0) return split(Shape(chunks, 0), dim);
+  return split(ceil_div(n, chunks), dim);
 }
 
 namespace {
