@@ -368,6 +368,18 @@ TEST_CASE("using a tensor that is not defined is an error") {
   CHECK_THROWS_WITH_AS(weight.matmul(none), text.c_str(), Error);
 }
 
+TEST_CASE("bounds of clamp promote as operands do: one without axes only by its kind") {
+  const Tensor x = Tensor::from({1.0f, 2.0f}), n = Tensor::from<int32_t>({1, 2});
+  const Tensor half = Tensor::full({}, 1.5, kF64), halves = Tensor::full({2}, 1.5, kF64);
+  CHECK(x.clamp(half, {}).dtype() == kF32);
+  CHECK(x.to(kF16).clamp({}, Tensor(1.5f)).dtype() == kF16);
+  CHECK(x.clamp(half, halves).dtype() == kF64);
+  CHECK(x.select(0, 0).clamp(half, {}).dtype() == kF64);
+  CHECK(n.clamp(Tensor(int64_t{1}), {}).dtype() == kI32);
+  CHECK(n.clamp({}, half).dtype() == kF64);
+  CHECK(n.clamp(0.5, {}).dtype() == kI32);  // a number never changes the dtype
+}
+
 TEST_CASE("a bound that is NaN makes all of clamp NaN") {
   const float nan = std::nanf("");
   const Tensor x = Tensor::from({1.0f, nan, -3.0f});

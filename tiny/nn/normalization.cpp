@@ -187,7 +187,7 @@ Tensor cosine_similarity(const Tensor& x, const Tensor& y, int64_t dim, double e
   LabelScope label("cosine_similarity");
   detail::require_float("cosine_similarity", x.dtype());
   detail::require_float("cosine_similarity", y.dtype());
-  const DType t = promote(x.dtype(), y.dtype()), wide = detail::compute_dtype(t);
+  const DType t = result_type(x, y), wide = detail::compute_dtype(t);
   // Seen in the common shape first: a vector that is repeated along dim is as long as it is there.
   const auto [left, right] = detail::match("cosine_similarity", x, y, wide);
   const Tensor a(left), b(right);

@@ -33,20 +33,22 @@ DType combine(DType higher, DType lower) {
   return higher.is_bool() || lower.is_float() ? promote(higher, lower) : higher;
 }
 
+DType type_of_all(std::initializer_list<Operand> operands) {
+  std::array<DType, kSays> said{kVoid, kVoid, kVoid};
+  for (const Operand& o : operands) {
+    DType& t = said[say_of(o)];
+    t = t == kVoid ? dtype_of_operand(o) : promote(t, dtype_of_operand(o));
+  }
+  return combine(combine(said[kWithAxes], said[kZeroDim]), said[kNumber]);
+}
+
 DType real_result(const Operand& x, const Operand& y) {
   return detail::real_dtype(result_type(x, y));
 }
 
 }  // namespace
 
-DType result_type(const Operand& x, const Operand& y) {
-  std::array<DType, kSays> said{kVoid, kVoid, kVoid};
-  for (const Operand* o : {&x, &y}) {
-    DType& t = said[say_of(*o)];
-    t = t == kVoid ? dtype_of_operand(*o) : promote(t, dtype_of_operand(*o));
-  }
-  return combine(combine(said[kWithAxes], said[kZeroDim]), said[kNumber]);
-}
+DType result_type(const Operand& x, const Operand& y) { return type_of_all({x, y}); }
 
 // --- Arithmetic ---------------------------------------------------------------------------------
 
@@ -379,9 +381,10 @@ Tensor byte_dot(const Tensor& x, const Tensor& y, const Tensor& sum) {
 Tensor Tensor::clamp(std::optional<Operand> min, std::optional<Operand> max) const {
   LabelScope label("clamp");
   check(min || max, "clamp: neither a lower nor an upper bound");
-  DType t = dtype();
-  for (const auto& bound : {min, max})
-    if (bound && !bound->is_number()) t = promote(t, bound->tensor().dtype());
+  const auto tensor_or_this = [&](const std::optional<Operand>& bound) {
+    return bound && !bound->is_number() ? *bound : Operand(*this);
+  };
+  const DType t = type_of_all({*this, tensor_or_this(min), tensor_or_this(max)});
   Tensor out = to(t);
   // A bound that is a number takes the tensor's dtype. NaN passes through, and is a bound of all:
   // no gradient goes either way.
