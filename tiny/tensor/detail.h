@@ -112,9 +112,6 @@ Tensor custom_gradient(const Tensor& value, const std::vector<Tensor>& inputs,
 // device of their own, and would lie on the default one once they are computed.
 Tensor beside(const Tensor& y, const Tensor& x);
 
-// The sign bit of a float: also that of -0.
-Tensor sign_bit(const Tensor& x);
-
 // `index` with `size` added where it is negative.
 Tensor wrap_negative(const Tensor& index, int64_t size);
 

@@ -248,18 +248,23 @@ Tensor minimum(const Operand& x, const Operand& y) {
   return binary("minimum", t.is_bool() ? Op::And : Op::Min, x, y, t);
 }
 
-Tensor detail::sign_bit(const Tensor& x) {
-  const int size = x.dtype().size();
-  return x.bitcast(size == 8 ? kI64 : size == 4 ? kI32 : size == 2 ? kI16 : kI8) < 0;
+namespace {
+
+DType signed_of_size(int bytes) {
+  return bytes == 8 ? kI64 : bytes == 4 ? kI32 : bytes == 2 ? kI16 : kI8;
 }
+
+// The sign bit of a float: also that of -0.0.
+Tensor sign_bit(const Tensor& x) { return x.bitcast(signed_of_size(x.dtype().size())) < 0; }
+
+}  // namespace
 
 Tensor atan2(const Operand& y, const Operand& x) {
   LabelScope label("atan2");
   const DType t = real_result(y, x), wide = detail::compute_dtype(t);
   const auto [a, b] = detail::match("atan2", y, x, wide);
   const Tensor v(a), u(b);
-  // With slope 1 at 0.
-  const auto magnitude = [](const Tensor& z) { return where(detail::sign_bit(z), -z, z); };
+  const auto magnitude = [](const Tensor& z) { return where(sign_bit(z), -z, z); };  // slope 1 at 0
   const Tensor av = magnitude(v), au = magnitude(u);
   // The angle within the first half of a quadrant, then mirrored where it belongs.
   const Tensor steep = av > au;
@@ -270,8 +275,8 @@ Tensor atan2(const Operand& y, const Operand& x) {
       where(both_special, where(high == 0, 0, 1).to(wide), low / where(both_special, 1, high));
   Tensor angle = ratio.atan();
   angle = where(steep, M_PI_2 - angle, angle);
-  angle = where(detail::sign_bit(u), M_PI - angle, angle);
-  return where(detail::sign_bit(v), -angle, angle).to(t);
+  angle = where(sign_bit(u), M_PI - angle, angle);
+  return where(sign_bit(v), -angle, angle).to(t);
 }
 
 Tensor copysign(const Operand& x, const Operand& y) {
@@ -279,7 +284,7 @@ Tensor copysign(const Operand& x, const Operand& y) {
   const DType t = real_result(x, y);
   const auto [a, b] = detail::match("copysign", x, y, t);
   const Tensor magnitude = Tensor(a).abs();
-  return where(detail::sign_bit(Tensor(b)), -magnitude, magnitude);
+  return where(sign_bit(Tensor(b)), -magnitude, magnitude);
 }
 
 // --- Comparisons and logic ----------------------------------------------------------------------

@@ -44,11 +44,8 @@ Tensor near_zero(const Tensor& x, double limit, Series series, General general) 
 
 Tensor nonpositive_abs(const Tensor& x) { return where(x < 0, x, -x); }  // gradient -1 at 0
 
-// An odd function of x from what f gives for |x|, with all derivatives of f at 0; -0 gives -0.
-template <class F> Tensor odd(const Tensor& x, F f) {
-  const Tensor is_negative = detail::sign_bit(x), y = f(where(is_negative, -x, x));
-  return where(is_negative, -y, y);
-}
+// An odd function of x from its value at |x|, which is that of x for zeros of both signs.
+Tensor odd(const Tensor& x, const Tensor& y) { return where(x < 0, -y, y); }
 
 // Rounding-like functions of integers give them back.
 template <class F> Tensor rounding(const char* name, const Tensor& x, F f) {
@@ -193,17 +190,17 @@ Tensor Tensor::atan() const {
   return real_function("atan", *this, [](const Tensor& x) {
     // Reduced to |u| <= tan(pi/8) as in Cephes' atan.c (S. Moshier), then halved once more:
     // atan(u) = 2 atan(u / (1 + sqrt(1 + u^2))).
-    return odd(x, [](const Tensor& a) {
-      const Tensor big = a > 2.414213562373095, middle = a > 0.41421356237309503;
-      const Tensor top = where(big, -1, where(middle, a - 1, a));
-      const Tensor bottom = where(big, a, where(middle, a + 1, 1));
-      const Tensor u = top / bottom;
-      const Tensor v = u / ((u * u + 1).sqrt() + 1), w = v * v;
-      const Tensor series = v * polynomial(w, {-2.0 / 19, 2.0 / 17, -2.0 / 15, 2.0 / 13, -2.0 / 11,
-                                               2.0 / 9, -2.0 / 7, 2.0 / 5, -2.0 / 3, 2});
-      const Tensor offset = where(big, a.full_like(M_PI_2), where(middle, a.full_like(M_PI_4), 0));
-      return series + offset;
-    });
+    const Tensor a = where(x < 0, -x, x);
+    const Tensor big = a > 2.414213562373095, middle = a > 0.41421356237309503;
+    const Tensor top = where(big, -1, where(middle, a - 1, a));
+    const Tensor bottom = where(big, a, where(middle, a + 1, 1));
+    const Tensor u = top / bottom;
+    const Tensor v = u / ((u * u + 1).sqrt() + 1), w = v * v;
+    const Tensor series = v * polynomial(w, {-2.0 / 19, 2.0 / 17, -2.0 / 15, 2.0 / 13, -2.0 / 11,
+                                             2.0 / 9, -2.0 / 7, 2.0 / 5, -2.0 / 3, 2});
+    // -0 leaves the sign of zero, as 0 would not.
+    const Tensor offset = where(big, x.full_like(M_PI_2), where(middle, x.full_like(M_PI_4), -0.0));
+    return odd(x, series + offset);
   });
 }
 
@@ -278,12 +275,11 @@ Tensor Tensor::tanh() const {
 
 Tensor Tensor::asinh() const {
   return real_function("asinh", *this, [](const Tensor& x) {
-    return odd(x, [](const Tensor& a) {
-      const Tensor large = a > 0x1p30;  // whose square might overflow
-      const Tensor u = where(large, 1, a), u2 = u * u;
-      const Tensor near = (u + u2 / ((u2 + 1).sqrt() + 1)).log1p();
-      return where(large, where(large, a, 1).log() + M_LN2, near);
-    });
+    const Tensor a = where(x < 0, -x, x), large = a > 0x1p30;  // whose square might overflow
+    const Tensor u = where(large, 1, a);
+    const Tensor near = (u * (u / ((u * u + 1).sqrt() + 1) + 1)).log1p();
+    const Tensor y = where(large, where(large, a, 1).log() + M_LN2, near);
+    return odd(x, y);
   });
 }
 
