@@ -139,9 +139,9 @@ class WindowCost : protected WindowLoops {
 
   // The tile of a block.
   struct Tile {
-    std::vector<LoopStep> columns,
-        terms;                     // as they lie in the image's stage; what is summed unrolled
-    int64_t steps = 1, turns = 1;  // multiplications of a fragment: unrolled; of what is staged
+    std::vector<LoopStep> columns;  // as they lie in the image's stage
+    std::vector<LoopStep> terms;    // what is summed unrolled
+    int64_t steps = 1, turns = 1;   // multiplications of a fragment: unrolled; of what is staged
     int64_t fragments = 1, blocks = 1;
     int64_t bytes = 0;  // of both stages
   };
@@ -213,9 +213,9 @@ class WindowCost : protected WindowLoops {
     return std::min({fit, target_.shared_bytes / t.bytes, (t.blocks - 1) / target_.cores + 1});
   }
 
-  // In the units of MmaTuner's (codegen/heuristics/gpu_mma.cpp). The constants rank 90 plans for
-  // five convolutions and gradients of MNIST's network, and find where registers alone are better
-  // (measurements.md: WindowTuner). A multiprocessor's four schedulers have warps of their own.
+  // In the units of time_of_fragments. The constants rank 90 plans for five convolutions and
+  // gradients of MNIST's network, and find where registers alone are better (measurements.md:
+  // WindowTuner). A multiprocessor's four schedulers have warps of their own.
   double time(const TilePlan& plan) const {
     constexpr double kLoad = 4.5, kMultiply = 7.5, kHidden = 2.5, kFill = 3200;
     constexpr int64_t kSchedulers = 4;

@@ -4,8 +4,6 @@
 #include <cmath>
 
 #include "codegen/heuristics/tuner.h"
-#include "codegen/options/stage.h"
-#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

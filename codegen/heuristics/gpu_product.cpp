@@ -5,7 +5,6 @@
 
 #include "codegen/heuristics/tuner.h"
 #include "codegen/kernel/lengths.h"
-#include "codegen/options/stage.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
