@@ -182,6 +182,21 @@ TEST_CASE("functions, views, reductions and choices of every kind are exported")
       {random({3, 6}), Tensor::from(Shape{0, 2, 1, 1}, {2, 2})});
 }
 
+TEST_CASE("functions of one real number are exported, whatever they are made of") {
+  manual_seed(6);
+  const Tensor x = (Tensor::rand({3, 40}) * 1.8 - 0.9).contiguous().realize();
+  exported(
+      [](const std::vector<Tensor>& in) {
+        const Tensor& a = in[0];
+        return std::vector<Tensor>{a.exp2(), a.expm1(), a.log1p(),    a.cos(),      a.tan(),
+                                   a.asin(), a.acos(),  a.atan(),     a.sinh(),     a.cosh(),
+                                   a.tanh(), a.asinh(), a.atanh(),    a.softplus(), a.mish(),
+                                   a.silu(), a.gelu(),  a.gelu(true), a.selu(),     a.elu(),
+                                   a.celu(), a.sign(),  a.hardtanh(), a.hardswish()};
+      },
+      {x});
+}
+
 TEST_CASE("a Jit that was called is exported with names of inputs, outputs and weights") {
   const test::TemporaryFolder folder("onnx_export");
   const std::string path = folder.file("a.onnx");
