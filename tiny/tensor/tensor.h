@@ -362,9 +362,8 @@ class Tensor {
   // Rows of x (rows, width): (..., width). The row padding_idx receives no gradient.
   Tensor embedding(const Tensor& index, std::optional<int64_t> padding_idx = {}) const;
   Tensor one_hot(int64_t num_classes) const;  // of integers: i64 of 0 and 1, a new last axis
-  // x[...] with NumPy's rules: numbers, Slice, kNewAxis, kEllipsis, integer and bool tensors. But a
-  // number takes its axis away before tensors index the others, as in PyTorch; a tensor without
-  // axes is one of those. A bool tensor reads back the number of its true elements.
+  // x[...] of numbers, Slice, kNewAxis, kEllipsis, integer tensors and bool ones, which are read
+  // back, with NumPy's rules; but numbers take their axes away before tensors index, as in PyTorch.
   Tensor index(const std::vector<Index>& at) const;
 
   // A copy of this tensor with some elements replaced or combined; what goes in is cast to its
