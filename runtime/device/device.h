@@ -99,7 +99,8 @@ class Device {
   // Whether device addresses are the host's as well, which may read and write there.
   virtual bool has_host_memory() const { return false; }
 
-  // Memory. Pointers are device addresses, aligned to 64 bytes or better; zero bytes are legal
+  // Memory. Pointers are device addresses, aligned to 64 bytes or better where memory begins (an
+  // argument of one element may lie within; runtime/schedule/steps.cpp); zero bytes are legal
   // everywhere. alloc throws DeviceError when out of memory.
   virtual void* alloc(size_t bytes) = 0;
   virtual void free(void* ptr, size_t bytes) = 0;

@@ -94,6 +94,7 @@ std::string to_text(std::vector<CompileTimes> all, double seconds) {
 }
 
 std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice, CompileTimes& times) {
+  times.name = step.name;
   Device& device = find_device(device_name(step.device));
   const auto debug = static_cast<int>(env_int("DEBUG"));
   if (device.is_remote) {  // its owner compiles it
@@ -108,7 +109,6 @@ std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice, CompileT
       const std::string wanted = env_text("DEBUG_PASS");
       if (wanted.empty() || wanted == pass) say(cat("--- ", pass, '\n', text));
     };
-  times.name = step.name;
   const Lowered low = timed("lower", times.lower,
                             [&] { return lower_step(step, device.target(), choice, viewer); });
   show(low, debug);
@@ -121,12 +121,21 @@ std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice, CompileT
   kernel->unit = to_text(low.unit);
   const std::string binary =
       timed("compile", times.compile, [&] { return cached_compile(device, low.source); });
-  timed("prove", times.prove, [&] { return proof.finish(), true; });
+  const double compiled = steady_seconds();
+  proof.finish();
+  times.prove = steady_seconds() - compiled;
   kernel->program = timed("load", times.load, [&] {
     return with_kept_memory_freed([&] { return device.load(binary, low.source.entry); });
   });
   return kernel;
 }
+
+// A kernel that is to be compiled.
+struct Compilation {
+  const std::string* key;
+  const Step* step;
+  int64_t weight;
+};
 
 // How long a kernel takes to compile beside others, roughly: sums of products become the longest
 // texts.
@@ -183,16 +192,16 @@ std::vector<Kernel*> compile_kernels(const Schedule& s) {
     }
   }
   const auto most = static_cast<size_t>(4 * std::max<int64_t>(env_int("CACHE_SCHEDULES"), 1));
-  std::vector<std::pair<std::string, const Step*>> jobs(missing.begin(), missing.end());
-  std::ranges::stable_sort(jobs, std::greater(),
-                           [](const auto& job) { return compile_weight(*job.second); });
+  std::vector<Compilation> jobs;
+  for (const auto& [key, step] : missing) jobs.push_back({&key, step, compile_weight(*step)});
+  std::ranges::stable_sort(jobs, std::greater(), &Compilation::weight);
   std::vector<CompileTimes> times(jobs.size());
   const double begin = steady_seconds();
   in_parallel(jobs.size(), core_count(), [&](size_t i, size_t) {
-    auto kernel = compile(*jobs[i].second, nullptr, times[i]);
+    auto kernel = compile(*jobs[i].step, nullptr, times[i]);
     std::lock_guard lock(all.mutex);
-    KernelEntry entry{jobs[i].second->kernel, std::move(kernel)};
-    found[jobs[i].first] = all.entries.insert(jobs[i].first, std::move(entry), most).kernel;
+    KernelEntry entry{jobs[i].step->kernel, std::move(kernel)};
+    found[*jobs[i].key] = all.entries.insert(*jobs[i].key, std::move(entry), most).kernel;
   });
   if (!jobs.empty() && env_int("DEBUG") >= 1) say(to_text(times, steady_seconds() - begin));
   std::lock_guard lock(all.mutex);

@@ -17,6 +17,7 @@
 
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
+#include "tiny/tensor/tensor.h"
 
 namespace fs = std::filesystem;
 using namespace tiny;
@@ -391,4 +392,20 @@ TEST_CASE("a cache entry beyond the limit on file sizes is not kept, and no end 
   setrlimit(RLIMIT_FSIZE, &before);
   CHECK_FALSE(cache_get(folder.path, kKey));
   CHECK(folder.count() == 0);
+}
+
+TEST_CASE("DEBUG=1 says what new kernels took to compile, and nothing of known ones") {
+  const Folder folder;
+  const EnvOverride cache("CACHE_DIR", folder.path), debug("DEBUG", "1");
+  const Tensor x = Tensor::from(std::vector<float>(977, 1.5f));
+  const auto said = [&] {
+    const Complaints complaints;
+    (x * 3.25f).sin().realize();
+    return complaints.text();
+  };
+  const std::string first = said(), again = said();
+  CHECK(first.find("compiled 1 kernels in ") != std::string::npos);
+  CHECK(first.find("; longest k_mul_sin_977 ") != std::string::npos);
+  CHECK(again.find("running 1 kernels") != std::string::npos);
+  CHECK(again.find("compiled") == std::string::npos);
 }

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "runtime/jit/replay.h"
 #include "runtime/kernels/kernel.h"
 #include "runtime/realize/realize.h"
 #include "runtime/schedule/schedule.h"
@@ -10,7 +11,6 @@
 #include "tiny/base/error.h"
 #include "tiny/nn/functional.h"
 #include "tiny/nn/layers.h"
-#include "tiny/run/memory.h"
 #include "tiny/tensor/random.h"
 #include "tiny/train/optim.h"
 
@@ -46,7 +46,7 @@ TEST_CASE("parts of arguments, of what was computed and of results are read wher
     return std::tuple(y, row, one, (y.select(0, 1) + 1.0f).sum());
   });
   for (int i = 0; i < 6; ++i) {
-    if (i == 4) clear_caches();  // replays get other memory
+    if (i == 4) Replay::free_idle_arenas();  // they get other memory
     Tensor x = (Tensor::arange(256).to(kF32) + static_cast<float>(i)).reshape({4, 64});
     const auto [y, row, one, sum] = step(x.realize());
     const Floats given = x.to_vector<float>(), got = row.to_vector<float>();

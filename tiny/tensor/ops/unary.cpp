@@ -44,7 +44,7 @@ Tensor near_zero(const Tensor& x, double limit, Series series, General general) 
 
 Tensor nonpositive_abs(const Tensor& x) { return where(x < 0, x, -x); }  // gradient -1 at 0
 
-// An odd function of x from its value at |x|, which is that of x for zeros of both signs.
+// An odd function of x from its value y at |x|, for which -0 stays -0: there y has the sign itself.
 Tensor odd(const Tensor& x, const Tensor& y) { return where(x < 0, -y, y); }
 
 // Rounding-like functions of integers give them back.
