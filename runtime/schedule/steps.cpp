@@ -77,8 +77,6 @@ Node with_base(Node scatter, const NodeMap<Node>& done, Node to) {
   return with_sources(scatter, srcs);
 }
 
-bool is_shrink(Node n) { return n->op == Op::Shrink; }
-
 // Where in memory a part of a value begins, in elements; -1 where it does not lie in one piece.
 int64_t begin_of(Node shrink) {
   const Ints shape = shrink->src(0)->shape(), range = shrink->ints();
@@ -102,34 +100,42 @@ bool is_argument_offset(int64_t bytes, int64_t elements, int device) {
          find_device(device_name(device)).target().language != Target::Language::Wgsl;
 }
 
-// Of a kernel's nodes the one that reads them; of those that several read, nullptr.
-NodeMap<Node> readers_of(const std::vector<Node>& nodes) {
-  NodeMap<Node> readers;
-  for (Node n : nodes)
-    for (Node s : n->srcs()) readers[s] = readers.contains(s) ? nullptr : n;
-  return readers;
+// The argument of a kernel that a node takes a part of at which it may begin; nullptr for others.
+Node argument_of_part(Node n, int device) {
+  if (n->op != Op::Shrink) return nullptr;
+  Node x = n->src(0);
+  while (x->op == Op::Reshape) x = x->src(0);
+  const int64_t bytes = begin_of(n) * n->dtype.size();
+  return x->op == Op::Param && is_argument_offset(bytes, numel(n->shape()), device) ? x : nullptr;
 }
 
-// An argument of which the kernel reads one part in one piece begins there: kernels that differ
-// only in where that is are the same node.
+// Whether a kernel's node made from one of these is such a part.
+bool has_parts(const std::vector<Node>& nodes, const NodeMap<Node>& made, int device) {
+  return std::ranges::any_of(nodes, [&](Node n) {
+    return n->op == Op::Shrink && argument_of_part(*made.find(n), device);
+  });
+}
+
+// An argument of which the kernel reads one part in one piece, and nothing else, begins there:
+// kernels that differ only in where that is are the same node.
 void begin_at_parts(Step& step) {
   const std::vector<Node> nodes = topological(step.kernel.get());
-  NodeMap<Node> readers = readers_of(nodes), done;
-  std::vector<int> uses(step.values.size());  // of each slot, in one shape or several
-  for (Node n : nodes)
-    if (n->op == Op::Param) ++uses[slot_of(n)];
+  NodeMap<Node> readers, done;                  // nullptr: several
+  std::vector<int> shapes(step.values.size());  // of each slot's arguments
   for (Node n : nodes) {
-    if (n->op != Op::Param || uses[slot_of(n)] != 1) continue;
-    Node part = readers[n];
-    while (part && part->op == Op::Reshape) part = readers[part];
-    if (!part || !is_shrink(part)) continue;
-    const int64_t bytes = begin_of(part) * part->dtype.size();
-    if (!is_argument_offset(bytes, numel(part->shape()), step.device)) continue;
-    Shape arg{slot_of(n)};
-    arg.insert(arg.end(), part->shape().begin(), part->shape().end());
-    done[part] = make(Op::Param, part->dtype, {}, Ints(arg));
+    if (n->op == Op::Param) ++shapes[slot_of(n)];
+    for (Node s : n->srcs()) readers[s] = readers.contains(s) ? nullptr : n;
+  }
+  for (Node n : nodes) {
+    Node x = argument_of_part(n, step.device), top = x;
+    if (!x || shapes[slot_of(x)] != 1) continue;
+    while (top && top != n) top = readers[top];
+    if (!top) continue;
+    Shape arg{slot_of(x)};
+    arg.insert(arg.end(), n->shape().begin(), n->shape().end());
+    done[n] = make(Op::Param, n->dtype, {}, Ints(arg));
     step.offsets.resize(step.values.size());
-    step.offsets[slot_of(n)] = bytes;
+    step.offsets[slot_of(x)] = begin_of(n) * n->dtype.size();
   }
   if (step.offsets.empty()) return;
   for (Node n : nodes) {
@@ -276,7 +282,7 @@ class Steps {
                               : make(Op::Store, kVoid, {to, what}));
     }
     step.kernel = NodeRef(make(Op::Sink, kVoid, stores));
-    if (std::ranges::any_of(nodes, is_shrink)) begin_at_parts(step);
+    if (has_parts(nodes, done, device)) begin_at_parts(step);
     name(step, labels_of(nodes), outputs[0]->shape());
     out_.steps.push_back(std::move(step));
   }
