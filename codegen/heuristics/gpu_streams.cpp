@@ -171,6 +171,29 @@ class StreamRanges : protected GpuTuner {
     return out;
   }
 
+  // Short ranges that say which of several values an element is, all of which are computed from
+  // what lies elsewhere: values that are stacked. A thread has all of them, and what they share
+  // once (measurements.md: stacked).
+  Ids stacked() const {
+    constexpr int64_t kMax = 8, kMaxAll = 64;
+    const auto is_apart = [&](int id) {
+      return std::ranges::all_of(accesses_, [&](const Access& a) {
+        const Node gate = gate_of(a.node);
+        return a.node->op == Op::Store ||
+               (stride(a.node, id) == 0 && !(gate && (gate->ranges >> id & 1)));
+      });
+    };
+    const std::vector<Node> comparisons = all_of(sink_, Op::Lt);
+    Ids out;
+    for (int id : loops()) {
+      const bool selects = std::ranges::any_of(
+          comparisons, [&](Node n) { return (n->ranges >> id & 1) && n->src(1)->is_const(); });
+      if (selects && size(id) <= kMax && size(out) * size(id) <= kMaxAll && is_apart(id))
+        out.push_back(id);
+    }
+    return out;
+  }
+
   // The range that a store lies along while all is read along the vector range: lines that are
   // written whole are worth more than those that are read whole. -1 where there is none.
   int crossing_store(int v) const {
@@ -200,6 +223,7 @@ class StreamTuner : StreamRanges {
   void stream() {
     Ids rest = loops();
     if (rest.empty()) return;
+    if (const Ids values = stacked(); !values.empty()) return stack(values);
     int v = best_column();
     if (v >= 0)
       if (const int stored = crossing_store(v); stored >= 0) v = stored;
@@ -248,6 +272,20 @@ class StreamTuner : StreamRanges {
         extent(range(flat)) >= 8 * together * target_.cores)
       bind(part_of(flat, together), RangeKind::Unroll);
     bind(flat, RangeKind::Block);
+  }
+
+  // A thread has all of the values, in vectors where they lie next to each other.
+  void stack(const Ids& values) {
+    constexpr int64_t kLanes = 4;
+    Ids rest = loops();
+    for (int id : values) {
+      const bool is_row = std::ranges::all_of(accesses_, [&](const Access& a) {
+        return a.node->op != Op::Store || stride(a.node, id) == 1;
+      });
+      if (is_row) take(id, std::gcd(size(id), kLanes), RangeKind::Vector, rest);
+      if (tiny::contains(rest, id)) take(id, size(id), RangeKind::Unroll, rest);
+    }
+    spread(merged(rest), kBlock);
   }
 
   // Elements of all loops, as streams are, not as what there is for each channel.

@@ -14,6 +14,7 @@
 #include "runtime/layout/convolution/im2col.h"
 #include "runtime/layout/convolution/implicit.h"
 #include "runtime/layout/convolution/join_results.h"
+#include "runtime/layout/convolution/winograd.h"
 #include "runtime/layout/cpu_tiles.h"
 #include "runtime/layout/pack.h"
 #include "runtime/layout/panels.h"
@@ -54,6 +55,8 @@ class Layouts {
       Node parts = in_parts(sum, {skinny->axis, skinny->parts}, true);
       return build::reshape(build::reduce(Op::Add, parts, 1), sum->shape());
     }
+    if (const auto fast = product ? find_winograd(p, target_) : std::nullopt)
+      return fast->restored(reduce(fast->product));
     if (product && target_.has_wgmma && std::ranges::all_of(p->src(0)->srcs(), only_reorders))
       p = with_affine_operands(p);
     if (product && !find_window_product(p, target_)) p = with_plain_operands(p, target_);

@@ -107,6 +107,9 @@ constexpr SettingRow kRows[] = {
     {"FUSE", SettingKind::Int, "1", Scope::Kernel, "0 gives every operation a kernel of its own."},
     {"CHAIN", SettingKind::Int, "1", Scope::Kernel,
      "0 gives products that follow each other, as in attention, kernels of their own."},
+    {"WINOGRAD", SettingKind::Int, "1", Scope::Kernel,
+     "0 computes f32 convolutions on a GPU without Winograd's transforms, which take fewer "
+     "multiplications and are less exact; 2 uses them wherever they can be, whatever they cost."},
     {"DETERMINISTIC", SettingKind::Int, "0", Scope::Kernel,
      "1 makes sums at indices (scatter_add, gradients of embeddings) independent of the order of "
      "a GPU's threads, at the price of sorting the indices."},
