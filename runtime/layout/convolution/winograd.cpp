@@ -22,14 +22,20 @@ class WinogradTiles {
 
  protected:
   // A dimension of the image; the convolution's axes of windows, and of the elements of a window,
-  // which run backwards in the gradient of an image.
+  // which run backwards in the gradient of an image. In the gradient of a weight there are a few
+  // windows, each nearly as large as the image.
   struct Side {
     int dim, window, tap;
     bool backwards;
   };
+  // Tiles of so many windows, or so many of their elements, one of which are all that there are.
   struct Tiling {
     Side side;
-    int64_t results, points, count;  // of a tile; how many tiles
+    int64_t windows, taps, window_tiles, tap_tiles;
+
+    int64_t points() const { return windows + taps - 1; }
+    int64_t tiles() const { return window_tiles * tap_tiles; }
+    int64_t step() const { return tap_tiles > 1 ? taps : windows; }  // from tile to tile
   };
 
   bool find_tiles(const Target& target) {
@@ -85,20 +91,27 @@ class WinogradTiles {
   // read again, takes as long as some of them, and so do three kernels.
   double time(std::span<const Tiling> tiles, const Target& target) const {
     constexpr double kElement = 40, kKernels = 1e8, kMaxElements = 1u << 31;
-    double terms = 1, points = 1, images = static_cast<double>(numel(image().point->shape()));
-    double results = static_cast<double>(numel(c_.reduce->shape()));
-    for (int axis : axes_.k) terms *= static_cast<double>(c_.extent(axis));
+    const auto ratio = [](int64_t n, int64_t d) {
+      return static_cast<double>(n) / static_cast<double>(d);
+    };
+    double terms = 1, points = 1, images = ratio(numel(image().point->shape()), 1);
+    double results = ratio(numel(c_.reduce->shape()), 1), others = 1;
+    for (int axis : axes_.k) terms *= ratio(c_.extent(axis), 1);
     if (tiles.empty()) return results * terms;
+    for (const auto& axes : {axes_.batch, axes_.k, axes_.own[1 - with_]})
+      others *= ratio(c_.size(axes), 1);
     for (const Tiling& t : tiles) {
-      const auto count = static_cast<double>(t.count);
-      points *= static_cast<double>(t.points);
-      terms /= static_cast<double>(c_.extent(t.side.tap));
-      images *= count / static_cast<double>(image().point->shape()[t.side.dim]);
-      results *= count / static_cast<double>(c_.extent(t.side.window));
+      const double taps = ratio(t.tap_tiles, c_.extent(t.side.tap));
+      points *= ratio(t.points(), 1);
+      terms *= taps;
+      others *= taps;
+      images *= ratio(t.tiles(), image().point->shape()[t.side.dim]);
+      results *= ratio(t.window_tiles, c_.extent(t.side.window));
     }
-    const double most = static_cast<double>(target.most_buffer_bytes) / kF32.size();
-    if (std::max(images, results) * points > std::min(kMaxElements, most)) return INFINITY;
-    return results * points * terms + kElement * (images + results) * points + kKernels;
+    const double most = ratio(target.most_buffer_bytes, kF32.size());
+    if (std::max({images, results, others}) * points > std::min(kMaxElements, most))
+      return INFINITY;
+    return points * (results * terms + kElement * (images + results + others)) + kKernels;
   }
 
   // The tiles that take the least time, or nearly: more points are less exact.
@@ -122,12 +135,18 @@ class WinogradTiles {
   std::vector<std::vector<Tiling>> tilings(const std::vector<Side>& sides, int64_t points) const {
     std::vector<std::vector<Tiling>> out;
     for (const Side& s : sides) {
-      const int64_t results = points - c_.extent(s.tap) + 1;
-      if (results < 2) continue;
-      const Tiling t{s, results, points, ceil_div(c_.extent(s.window), results)};
-      for (size_t i = 0, n = out.size(); i < n; ++i)
-        if (out[i].size() == 1) out.push_back({out[i][0], t});
-      out.push_back({t});
+      const int64_t windows = c_.extent(s.window), taps = c_.extent(s.tap);
+      std::vector<Tiling> own;
+      if (const int64_t n = points - taps + 1; n >= 2)
+        own.push_back({s, n, taps, ceil_div(windows, n), 1});
+      if (const int64_t n = points - windows + 1; n >= 2 && !s.backwards)
+        own.push_back({s, windows, n, 1, ceil_div(taps, n)});
+      const size_t before = out.size();
+      for (const Tiling& t : own) {
+        for (size_t i = 0; i < before; ++i)
+          if (out[i].size() == 1) out.push_back({out[i][0], t});
+        out.push_back({t});
+      }
     }
     return out;
   }
@@ -144,15 +163,14 @@ class WinogradGraph : WinogradTiles {
     WinogradProduct out;
     out.shape = to_shape(c_.reduce->shape());
     for (const Tiling& t : tiles_) {
-      out.tiles.push_back({t.side.window, t.results, t.points, t.count});
-      matrices_.emplace_back(t.results, c_.extent(t.side.tap));
-      points_.push_back(t.points);
+      out.tiles.push_back({t.side.window, t.windows, t.points(), t.window_tiles});
+      matrices_.emplace_back(t.windows, t.taps);
+      points_.push_back(t.points());
     }
     for (const auto& axes : {axes_.batch, axes_.own[1 - with_], axes_.own[with_]})
       out.order.insert(out.order.end(), axes.begin(), axes.end());
     kept_ = out.order;
-    std::ranges::copy_if(axes_.k, std::back_inserter(kept_),
-                         [&](int axis) { return !tiling_of(axis); });
+    std::ranges::copy_if(axes_.k, std::back_inserter(kept_), [&](int a) { return is_summed(a); });
     Shape shape = points_;
     for (int axis : kept_) shape.push_back(extent(axis));
     Node mul = build::binary(Op::Mul, weight(shape), windows(shape));
@@ -164,8 +182,10 @@ class WinogradGraph : WinogradTiles {
  private:
   int64_t extent(int axis) const {
     const Tiling* t = tiling_of(axis);
-    return t ? t->count : c_.extent(axis);
+    return !t ? c_.extent(axis) : axis == t->side.tap ? t->tap_tiles : t->window_tiles;
   }
+  // Of what the convolution sums over: whether the product does.
+  bool is_summed(int axis) const { return !tiling_of(axis) || extent(axis) > 1; }
 
   // The transform with the values of a grid, in memory: the points first.
   Node stored(const NodeGrid& values, Matrix ToomCook::*rows) const {
@@ -193,25 +213,21 @@ class WinogradGraph : WinogradTiles {
   }
 
   // The weight's transform has, behind the points, its axes: those that are summed over before its
-  // own.
+  // own, but tiles innermost.
   Node weight(Ints shape) const {
-    const size_t points = points_.size();
-    std::vector<int> axes = axes_.batch, all(points, -1);
-    std::ranges::copy_if(axes_.k, std::back_inserter(axes), [&](int a) { return !tiling_of(a); });
-    axes.insert(axes.end(), axes_.own[1 - with_].begin(), axes_.own[1 - with_].end());
-    all.insert(all.end(), axes.begin(), axes.end());
-    Shape each = points_, taps, bounds;
-    for (int axis : axes) each.push_back(c_.extent(axis));
-    for (int64_t n : each) bounds.insert(bounds.end(), {0, n});
-    for (const Tiling& t : tiles_) {
-      all.push_back(t.side.tap);
-      taps.push_back(c_.extent(t.side.tap));
-    }
-    Shape whole = each;
-    whole.insert(whole.end(), taps.begin(), taps.end());
-    Node x = c_.view(1 - with_, all, whole);
+    std::vector<int> axes = axes_.batch, summed, tiled;
+    for (int axis : axes_.k)
+      if (is_summed(axis)) (tiling_of(axis) ? tiled : summed).push_back(axis);
+    const std::vector<int>& own = axes_.own[1 - with_];
+    for (const auto& part : {tiled.empty() ? summed : own, tiled.empty() ? own : summed, tiled})
+      axes.insert(axes.end(), part.begin(), part.end());
+    Shape each = points_;
+    for (int axis : axes) each.push_back(extent(axis));
+    const Shape taps = tap_sizes();
+    Node x = taps_of_weight(axes);
     const NodeGrid values(taps, [&](const Shape& tap) {
-      Shape one = bounds;
+      Shape one;
+      for (int64_t n : each) one.insert(one.end(), {0, n});
       for (size_t i = 0; i < taps.size(); ++i) {
         const int64_t at = tiles_[i].side.backwards ? taps[i] - 1 - tap[i] : tap[i];
         one.insert(one.end(), {at, at + 1});
@@ -223,6 +239,49 @@ class WinogradGraph : WinogradTiles {
     });
   }
 
+  Shape tap_sizes() const {
+    Shape out;
+    for (const Tiling& t : tiles_) out.push_back(t.taps);
+    return out;
+  }
+
+  // The weight by the points, which all have the same, by these axes, of which some count tiles of
+  // taps, and by the taps of a tile, zeros beyond the last.
+  Node taps_of_weight(const std::vector<int>& axes) const {
+    std::vector<int> by(points_.size(), -1);
+    Shape have = points_, pads, split = points_, order, sizes = tap_sizes();
+    for (int axis : axes)
+      if (!tiling_of(axis)) {
+        by.push_back(axis);
+        have.push_back(c_.extent(axis));
+        split.push_back(have.back());
+      }
+    pads.resize(2 * have.size());
+    std::vector<size_t> places;  // in `split`, of the tiles of taps
+    for (const Tiling& t : tiles_) {
+      by.push_back(t.side.tap);
+      have.push_back(c_.extent(t.side.tap));
+      pads.insert(pads.end(), {0, t.tap_tiles * t.taps - have.back()});
+      places.push_back(split.size());
+      split.insert(split.end(), {t.tap_tiles, t.taps});
+    }
+    Node x = build::reshape(build::pad(c_.view(1 - with_, by, have), pads), split);
+    for (size_t i = 0; i < points_.size(); ++i) order.push_back(static_cast<int64_t>(i));
+    size_t next = points_.size();
+    for (int axis : axes) {
+      const Tiling* t = tiling_of(axis);
+      order.push_back(
+          static_cast<int64_t>(t ? places[static_cast<size_t>(t - tiles_.data())] : next++));
+    }
+    for (size_t i = 0; i < places.size(); ++i)
+      if (tiles_[i].tap_tiles == 1) order.push_back(static_cast<int64_t>(places[i]));
+    for (size_t place : places) order.push_back(static_cast<int64_t>(place) + 1);
+    Shape last = points_;
+    for (int axis : axes) last.push_back(extent(axis));
+    last.insert(last.end(), sizes.begin(), sizes.end());
+    return build::reshape(build::permute(x, order), last);
+  }
+
   // A dimension of the image, and how its places follow from an axis of the transform.
   struct ImageAxis {
     int dim;
@@ -231,7 +290,7 @@ class WinogradGraph : WinogradTiles {
   };
 
   // The image's dimensions, `padded` for whole tiles, in the order of its transform: those that are
-  // summed over before those of windows.
+  // summed over are all together, and so are the others, behind which the last one is.
   std::vector<ImageAxis> image_axes(AffineMap& padded) const {
     std::vector<ImageAxis> out;
     const size_t columns = static_cast<size_t>(c_.rank()) + 1;
@@ -245,14 +304,17 @@ class WinogradGraph : WinogradTiles {
       if (t->side.backwards) begin -= c_.extent(t->side.tap) - 1;
       int64_t* pad = &padded.pad[2 * static_cast<size_t>(d)];
       const int64_t have = pad[0] + image().point->shape()[d] + pad[1];
-      pad[1] += std::max<int64_t>(begin + t->results * (t->count - 1) + t->points - have, 0);
-      out.push_back({d, &*t, begin, t->results});
+      pad[1] += std::max<int64_t>(begin + t->step() * (t->tiles() - 1) + t->points() - have, 0);
+      out.push_back({d, &*t, begin, t->step()});
     }
-    std::ranges::stable_partition(out, [&](const ImageAxis& a) {
+    const auto is_summed = [&](const ImageAxis& a) {
+      if (a.tiling) return a.tiling->tap_tiles > 1;
       return std::ranges::none_of(axes_.own[with_], [&](int axis) {
         return (image().at[a.dim]->ranges & c_.ranges[axis]->ranges) != 0;
       });
-    });
+    };
+    const bool last = is_summed(out.back());
+    std::ranges::stable_partition(out, [&](const ImageAxis& a) { return is_summed(a) != last; });
     return out;
   }
 
@@ -261,7 +323,8 @@ class WinogradGraph : WinogradTiles {
     const std::vector<ImageAxis> axes = image_axes(map);
     Node x = build::pad(image().point, map.pad);
     Shape each = points_;
-    for (const ImageAxis& a : axes) each.push_back(a.tiling ? a.tiling->count : x->shape()[a.dim]);
+    for (const ImageAxis& a : axes)
+      each.push_back(a.tiling ? a.tiling->tiles() : x->shape()[a.dim]);
     const size_t columns = each.size() + 1;
     const NodeGrid values(points_, [&](const Shape& at) {
       std::vector<int64_t> places(axes.size() * columns);

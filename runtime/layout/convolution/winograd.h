@@ -1,7 +1,8 @@
 // Winograd's convolutions of f32 on GPUs (Lavin and Gray, "Fast Algorithms for Convolutional Neural
 // Networks", 2015), along one or two axes: image and weight are transformed by matrices of
 // constants (runtime/layout/convolution/toom_cook.h), multiplied at each point, which is a batch of
-// matrix products of fewer multiplications, and transformed back.
+// matrix products of fewer multiplications, and transformed back. The gradient of a weight is a
+// convolution of a few large windows, of which tiles are summed before they are transformed back.
 #pragma once
 #include <optional>
 #include <vector>
