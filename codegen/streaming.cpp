@@ -42,9 +42,9 @@ uint64_t streamed_by_loads(Node sink, const Target& target) {
   double written = 0;
   for (const Access& a : accesses(sink)) {
     const Node param = a.node->src(0);
-    if (a.node->op == Op::Load && ((a.enclosing & loops) || held.insert(a.node).second))
+    if (a.is_load() && ((a.enclosing & loops) || held.insert(a.node).second))
       read[param] += executions(a, ranges);
-    else if (a.node->op == Op::Store)
+    else if (a.is_store())
       written += elements(param) * param->dtype.size();
   }
   const auto cache = static_cast<double>(target.l2_bytes);

@@ -44,14 +44,14 @@ class CpuLoops : protected Tuner {
     if (const auto at = std::ranges::find(loops, first_); at != loops.end())
       std::rotate(loops.begin(), at, at + 1);
     const auto ends_early = [&](int id) { return has_length(sink_, range(id)); };
-    while (loops.size() > 1 && extent(range(loops[0])) < kEnough && go_together(loops) &&
+    while (loops.size() > 1 && size(loops[0]) < kEnough && go_together(loops) &&
            !ends_early(loops[0]) && !ends_early(loops[1])) {
       apply({OptKind::Merge, loops[0], loops[1], {}});
       loops.erase(loops.begin() + 1);
     }
     // Loops that end early stay as they are; the longer of two serves more cores.
-    if (loops.size() > 1 && extent(range(loops[0])) < target_.cores && ends_early(loops[1]) &&
-        extent(range(loops[1])) > extent(range(loops[0])))
+    if (loops.size() > 1 && size(loops[0]) < target_.cores && ends_early(loops[1]) &&
+        size(loops[1]) > size(loops[0]))
       std::swap(loops[0], loops[1]);
     apply({OptKind::Bind, loops[0], static_cast<int64_t>(RangeKind::Core), {}});
     order(loops[0]);
@@ -87,7 +87,7 @@ class CpuLoops : protected Tuner {
   double reach(int id) const {
     double sum = 0;
     for (const Access& a : accesses_)
-      if (a.node->op == Op::Load) sum += std::abs(static_cast<double>(stride(a.node, id)));
+      if (a.is_load()) sum += std::abs(static_cast<double>(stride(a.node, id)));
     return sum;
   }
 
@@ -131,7 +131,7 @@ class CpuStreams : protected CpuLoops {
     const DType t = sink_->src(0)->src(2)->dtype;
     const int64_t apart = stride(sink_->src(0), id);
     return t.size() < 4 && !t.is_bool() && apart != 1 && apart != kIrregular &&
-           stride(sink_->src(0), rows) == 1 && extent(range(id)) % lanes_ == 0;
+           stride(sink_->src(0), rows) == 1 && size(id) % lanes_ == 0;
   }
 
   // A vector of each of as many rows as fill a cache line of the result.
@@ -159,7 +159,7 @@ class CpuStreams : protected CpuLoops {
     constexpr int64_t kFragments = 4;
     for (Node r : ranges_) {
       const auto goes_on = [&](const Access& a) {
-        return a.node->op == Op::Load && stride(a.node, range_id(r)) == extent(range(id));
+        return a.is_load() && stride(a.node, range_id(r)) == size(id);
       };
       if (kind(r) != RangeKind::Loop || kind(range(id)) != RangeKind::Vector ||
           std::ranges::none_of(accesses_, goes_on))
@@ -273,7 +273,7 @@ class CpuTuner : CpuStreams {
       if (kind(r) != RangeKind::Loop || id == vid || has_length(sink_, r)) continue;
       bool shares = false, streams = true;
       for (const Access& a : accesses_) {
-        if (a.node->op != Op::Load || !contains(a.item, vid)) continue;
+        if (!a.is_load() || !contains(a.item, vid)) continue;
         const int64_t step = stride(a.node, id);
         if (stride(a.node, vid) == 0)
           shares |= step == 0;
@@ -317,7 +317,7 @@ class CpuTuner : CpuStreams {
   int overlapping_range(int vid) const {
     for (Node r : ranges_)
       for (const Access& a : accesses_) {
-        if (kind(r) != RangeKind::Loop || range_id(r) == vid || a.node->op != Op::Load) continue;
+        if (kind(r) != RangeKind::Loop || range_id(r) == vid || !a.is_load()) continue;
         if (const int64_t along = stride(a.node, vid); along != 1 && along != 2) continue;
         for (Node tap : ranges_)
           if (kind(tap) == RangeKind::Reduce && overlaps(a.node, range_id(r), tap))
@@ -342,8 +342,7 @@ class CpuTuner : CpuStreams {
     for (Node r : ranges_) {
       if (kind(r) != RangeKind::Loop || range_id(r) == uid || range_id(r) == vid) continue;
       for (const Access& a : accesses_)
-        if (a.node->op == Op::Load && (a.enclosing >> vid & 1) && stride(a.node, range_id(r)) == 0)
-          return false;
+        if (a.is_load() && a.runs_in(vid) && stride(a.node, range_id(r)) == 0) return false;
     }
     return true;
   }
@@ -353,7 +352,7 @@ class CpuTuner : CpuStreams {
   // read the panels seldom enough (measurements.md: rows of tiles).
   void rows(int uid, int64_t each, int64_t panels) {
     constexpr int64_t kRows = 512, kPieces = 8, kMin = 4;
-    const int64_t n = extent(range(uid)), strips = ceil_div(n, each);
+    const int64_t n = size(uid), strips = ceil_div(n, each);
     int64_t block = strips;
     if (panels > 0) {
       const int64_t pieces = ceil_div(kPieces * target_.cores, panels);
@@ -404,7 +403,7 @@ class TileTuner : UnitTuner {
 
   std::optional<Choice> run() {
     if (!find_ranges()) return {};
-    const int64_t bytes = extent(range(k_)) * unit().dtype.size();
+    const int64_t bytes = size(k_) * unit().dtype.size();
     const int m = unit().rows > 1 ? cut(m_, unit().rows) : m_;
     const int n = cut(n_, unit().columns), k = cut(k_, unit().depth);
     const Opt opt{OptKind::Mma, m, 0, {n, k}};

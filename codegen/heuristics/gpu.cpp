@@ -45,8 +45,7 @@ class PoolingTuner : GpuTuner {
     if (!is_windows()) return {};
     lanes_ = 4;
     windows();
-    order_kinds(last_);
-    return std::move(choice_);
+    return finished();
   }
 
  private:
@@ -55,7 +54,7 @@ class PoolingTuner : GpuTuner {
     constexpr int64_t kSide = 8, kMax = 64;
     const Ids shared = shared_loops(), reduced = unshared_loops();
     for (int id : reduced)
-      if (extent(range(id)) >= kSide || !is_reduced(id)) return false;
+      if (size(id) >= kSide || !is_reduced(id)) return false;
     const int64_t elements = size(reduced);
     return elements > 1 && elements <= kMax && size(shared) >= kBlock * target_.cores;
   }
@@ -99,7 +98,7 @@ class PoolingTuner : GpuTuner {
     for (int id : shared)
       for (const Access& a : accesses_)
         for (int window : unshared_loops())
-          if (a.node->op == Op::Load && overlaps(a.node, id, range(window))) return id;
+          if (a.is_load() && overlaps(a.node, id, range(window))) return id;
     return -1;
   }
 
@@ -107,7 +106,7 @@ class PoolingTuner : GpuTuner {
   // (measurements.md: several_windows).
   void several_windows(int id, Ids& rest) {
     for (int64_t n : {4, 2, 3}) {
-      if (extent(range(id)) % n || size(rest) < n * kBlock * target_.cores) continue;
+      if (size(id) % n || size(rest) < n * kBlock * target_.cores) continue;
       take(id, n, RangeKind::Unroll, rest);
       return;
     }
@@ -128,20 +127,18 @@ class ScanTuner : GpuTuner {
     Ids outer = without(shared_loops(), along);
     lanes_ = lanes_along(range(along));
     // Fewer steps of the scan are worth loads of single elements, as of a row from its end.
-    if (lanes_ == 1 && extent(range(along)) % kLanes == 0) lanes_ = kLanes;
+    if (lanes_ == 1 && size(along) % kLanes == 0) lanes_ = kLanes;
     vector(along, outer);
-    const auto vectors = static_cast<uint64_t>(extent(range(along)));
+    const auto vectors = static_cast<uint64_t>(size(along));
     const auto threads =
         std::clamp<int64_t>(static_cast<int64_t>(std::bit_ceil(vectors)) / kTiles, 32,
                             std::min<int64_t>(kMaxThreads, target_.most_threads));
     const int inner = split(along, threads);
     bind(inner, RangeKind::Thread);
     last_ = inner;
-    if (inner != along && range(along) && extent(range(along)) <= kMaxTiles)
-      bind(along, RangeKind::Unroll);
+    if (inner != along && range(along) && size(along) <= kMaxTiles) bind(along, RangeKind::Unroll);
     blocks_of(outer, threads);
-    order_kinds(last_);
-    return std::move(choice_);
+    return finished();
   }
 };
 
@@ -157,8 +154,7 @@ class RowTuner : GpuTuner {
       if (auto choice = choose_column_options(sink_, target_, column, is_narrow()))
         return std::move(*choice);
     rows();
-    order_kinds(last_);
-    return std::move(choice_);
+    return finished();
   }
 
  private:
@@ -296,10 +292,10 @@ class RowTuner : GpuTuner {
     }
     const int flat = merged(set);
     if (flat < 0) return;  // a vector is all of it
-    const int64_t each = ceil_div(extent(range(flat)), threads);
+    const int64_t each = ceil_div(size(flat), threads);
     held_ |= held && 2 * each * lanes_ >= kWantedOfHeld;
     const int inner = threads > 1 ? part_of(flat, threads) : flat;
-    const bool is_thread = threads > 1 && extent(range(inner)) <= threads;
+    const bool is_thread = threads > 1 && size(inner) <= threads;
     if (is_thread) share(inner, thread, threads);
     if (inner == flat && is_thread) return;
     const bool fits = each * lanes_ * threads <= kHeldByBlock;
@@ -311,7 +307,7 @@ class RowTuner : GpuTuner {
 
   // The range over the threads of the group; all sets have the same one where their sizes agree.
   void share(int inner, int& thread, int64_t threads) {
-    if (extent(range(inner)) < threads) inner = split(inner, threads);
+    if (size(inner) < threads) inner = split(inner, threads);
     if (thread < 0) {
       bind(inner, RangeKind::Thread);
       thread = inner;

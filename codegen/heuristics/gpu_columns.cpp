@@ -72,8 +72,7 @@ class ColumnSums : protected GpuTuner {
   size_t streams() const {
     std::set<Node> out;
     for (const Access& a : accesses_)
-      if (a.node->op == Op::Load && size(loops()) <= elements_of(a.node->src(0)))
-        out.insert(a.node->src(0));
+      if (a.is_load() && size(loops()) <= elements_of(a.node->src(0))) out.insert(a.node->src(0));
     return out.size();
   }
 
@@ -91,23 +90,20 @@ class ColumnSums : protected GpuTuner {
     uint64_t all = 0;
     for (int id : loops()) all |= range(id)->ranges;
     return std::ranges::any_of(accesses_, [&](const Access& a) {
-      return a.node->op == Op::Load && (a.node->ranges & all) == all &&
+      return a.is_load() && (a.node->ranges & all) == all &&
              size(loops()) <= elements_of(a.node->src(0));
     });
   }
 
   // Whether a reduction reads it, in its loops.
-  static bool is_operand(const Access& a) {
-    return a.item->op == Op::Reduce && a.node->op == Op::Load;
-  }
+  static bool is_operand(const Access& a) { return a.item->op == Op::Reduce && a.is_load(); }
   bool depends(const Access& a, int id) const { return a.node->ranges >> id & 1; }
 
   // Reductions of factors that are each used by several results.
   bool is_product() const {
     for (int id : shared_loops())
       for (const Access& a : accesses_)
-        if (is_operand(a) && (a.enclosing >> id & 1) && !depends(a, id) && size(id) > 1)
-          return true;
+        if (is_operand(a) && a.runs_in(id) && !depends(a, id) && size(id) > 1) return true;
     return false;
   }
 
@@ -143,7 +139,7 @@ class ColumnSums : protected GpuTuner {
     for (Node reduce : all_of(sink_, Op::Reduce)) {
       const int id = range_id(reduce->srcs().back());
       if (!range(id) || kind(range(id)) != RangeKind::Reduce) continue;
-      const int64_t before = copies(id), all = extent(range(id));
+      const int64_t before = copies(id), all = size(id);
       const bool is_kept = before > 1 && before * all * lanes_ <= kKept;
       unroll_split(id, is_kept ? all : most / std::min(most, before));
     }
@@ -170,8 +166,7 @@ class ColumnTuner : ColumnSums {
       columns(range(column));
     else if (!few_columns(range(column)))
       return {};
-    order_kinds(last_);
-    return std::move(choice_);
+    return finished();
   }
 
  private:
@@ -271,7 +266,7 @@ class ColumnTuner : ColumnSums {
   // gated off.
   int rows_below(int flat, int64_t down, int64_t unrolled) {
     constexpr int64_t kGood = 4;
-    const int64_t rows = extent(range(flat)), each = ceil_div(rows, down);
+    const int64_t rows = size(flat), each = ceil_div(rows, down);
     int64_t some = largest_divisor(each, unrolled);
     for (int64_t n = kGood; some < kGood && each > unrolled && n > 1; n /= 2)
       if (round_up(each, n) * 8 <= each * 9) some = n;
@@ -324,8 +319,8 @@ class ColumnTuner : ColumnSums {
                                 {1, 8},
                                 {1, 4},
                                 {1, 2}}) {
-      if (across > 1 && (v < 0 || extent(range(v)) % across)) continue;
-      down = u < 0 ? 1 : largest_divisor(extent(range(u)), down);
+      if (across > 1 && (v < 0 || size(v) % across)) continue;
+      down = u < 0 ? 1 : largest_divisor(size(u), down);
       if (results / (across * down) >= wanted) return {across, down};
     }
     return {1, 1};

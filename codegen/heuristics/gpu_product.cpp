@@ -69,7 +69,7 @@ class ProductTuner : Tuner {
       results_.push_back(range_id(r));
     }
     for (const Access& a : accesses_)
-      if (a.item == c.reduce && a.node->op == Op::Load) tiled_.operands.push_back(operand_of(a));
+      if (a.item == c.reduce && a.is_load()) tiled_.operands.push_back(operand_of(a));
     for (Node r : ranges_) tiled_.extent[range_id(r)] = extent(r);
     tiled_.results = size(results_);
     tiled_.terms = size(terms_);

@@ -29,13 +29,13 @@ class StreamRanges : protected GpuTuner {
     int64_t most = 0;
     if (size(rest) / lanes_ / kServed < 8 * kBlock * target_.cores) return -1;
     for (int id : rest) {
-      if (id == v || extent(range(id)) % kServed) continue;
+      if (id == v || size(id) % kServed) continue;
       int64_t same = 0, own = 0;
       for (const Access& a : accesses_) {
         const int64_t bytes = element_size(a) * (stride(a.node, v) == 0 ? 1 : lanes_);
-        (a.node->op == Op::Load && stride(a.node, id) == 0 ? same : own) += bytes;
+        (a.is_load() && stride(a.node, id) == 0 ? same : own) += bytes;
       }
-      const bool longer = best < 0 || extent(range(id)) >= extent(range(best));
+      const bool longer = best < 0 || size(id) >= size(best);
       if (same == 0 || 2 * same < own || same < most || (same == most && !longer)) continue;
       best = id;
       most = same;
@@ -48,12 +48,12 @@ class StreamRanges : protected GpuTuner {
   // (measurements.md: short_range). -1: none; sets lanes_.
   int short_range() {
     for (int id : loops()) {
-      const int64_t all = extent(range(id));
+      const int64_t all = size(id);
       if (all != 4 && all != 8) continue;
       int stores = 0;
       const bool fits = std::ranges::all_of(accesses_, [&](const Access& a) {
         if (element_size(a) > 2 || stride(a.node, id) == kIrregular) return false;
-        if (a.node->op != Op::Store) return true;
+        if (a.is_load()) return true;
         ++stores;
         return stride(a.node, id) == 1 && is_aligned(a, range(id), static_cast<int>(all));
       });
@@ -68,7 +68,7 @@ class StreamRanges : protected GpuTuner {
   // worth vectors both ways, since each thread transposes what it loads. -1: none; sets lanes_.
   int only_moved_along() {
     for (const Access& a : accesses_) {
-      if (a.node->op != Op::Store || element_size(a) > 4) continue;
+      if (a.is_load() || element_size(a) > 4) continue;
       for (int id : loops())
         for (lanes_ = 16 / std::max(element_size(a), 2); lanes_ >= 4; lanes_ /= 2)
           if (stride(a.node, id) == 1 && is_aligned(a, range(id), lanes_) &&
@@ -88,13 +88,13 @@ class StreamRanges : protected GpuTuner {
       bool sparse = false, fits = true;
       for (const Access& a : accesses_) {
         const int64_t s = stride(a.node, id);
-        if (a.node->op == Op::Load) {
+        if (a.is_load()) {
           fits = fits && s != kIrregular && std::abs(s) <= kApart;
           sparse |= std::abs(s) > 1;
           continue;
         }
         for (lanes = std::min(lanes, 16 / element_size(a)); lanes > 1; lanes /= 2)
-          if (extent(range(id)) % lanes == 0 && is_aligned(a, range(id), lanes)) break;
+          if (size(id) % lanes == 0 && is_aligned(a, range(id), lanes)) break;
         fits = fits && s == 1 && lanes >= 4;
       }
       if (!fits || !sparse) continue;
@@ -111,7 +111,7 @@ class StreamRanges : protected GpuTuner {
       if (std::abs(stride(a.node, v)) > 1) return;
     for (int64_t n : {4, 2})
       for (int id : rest) {
-        if (id == v || extent(range(id)) % n || is_condition_of(id) || !is_far_apart(id) ||
+        if (id == v || size(id) % n || is_condition_of(id) || !is_far_apart(id) ||
             size(rest) < 8 * n * kBlock * target_.cores)
           continue;
         take(id, n, RangeKind::Unroll, rest);
@@ -143,7 +143,7 @@ class StreamRanges : protected GpuTuner {
   // Whether a warp's stores between one iteration and the next are whole lines of memory.
   bool is_far_apart(int id) const {
     return std::ranges::all_of(accesses_, [&](const Access& a) {
-      return a.node->op != Op::Store || std::abs(stride(a.node, id)) >= 4 * target_.warp;
+      return a.is_load() || std::abs(stride(a.node, id)) >= 4 * target_.warp;
     });
   }
 
@@ -163,7 +163,7 @@ class StreamRanges : protected GpuTuner {
     Ids out;
     for (int id : all)
       for (const Access& a : accesses_) {
-        if (a.node->op != Op::Load || size(id) > kMax) continue;
+        if (!a.is_load() || size(id) > kMax) continue;
         const bool again = std::ranges::any_of(
             all, [&](int other) { return other != id && overlaps(a.node, other, range(id)); });
         if (again && (out.empty() || out.back() != id)) out.push_back(id);
@@ -198,10 +198,9 @@ class StreamRanges : protected GpuTuner {
   // written whole are worth more than those that are read whole. -1 where there is none.
   int crossing_store(int v) const {
     for (const Access& a : accesses_) {
-      if (a.node->op != Op::Store || std::abs(stride(a.node, v)) == 1) continue;
+      if (a.is_load() || std::abs(stride(a.node, v)) == 1) continue;
       for (int id : loops())
-        if (stride(a.node, id) == 1 && extent(range(id)) % 4 == 0 && extent(range(v)) % 4 == 0)
-          return id;
+        if (stride(a.node, id) == 1 && size(id) % 4 == 0 && size(v) % 4 == 0) return id;
     }
     return -1;
   }
@@ -215,8 +214,7 @@ class StreamTuner : StreamRanges {
     if (has_reductions() || shared_loops().size() != loops().size()) return {};
     lanes_ = 4;
     stream();
-    order_kinds(last_);
-    return std::move(choice_);
+    return finished();
   }
 
  private:
@@ -268,8 +266,7 @@ class StreamTuner : StreamRanges {
     if (thread == flat) return;
     // Several loads whose addresses are loaded too are in flight at once: latency hiding.
     constexpr int64_t together = 4;
-    if (gathers() && extent(range(flat)) % together == 0 &&
-        extent(range(flat)) >= 8 * together * target_.cores)
+    if (gathers() && size(flat) % together == 0 && size(flat) >= 8 * together * target_.cores)
       bind(part_of(flat, together), RangeKind::Unroll);
     bind(flat, RangeKind::Block);
   }
@@ -304,7 +301,7 @@ class StreamTuner : StreamRanges {
   // once and then has several loads in flight. False where rows cannot be cut so.
   bool gathered_rows(Ids rest, int v) {
     constexpr int64_t kMax = 4;
-    const int64_t vectors = extent(range(v)) / lanes_, rows = size(rest) / extent(range(v));
+    const int64_t vectors = size(v) / lanes_, rows = size(rest) / size(v);
     int64_t threads = 1;
     while (vectors % (2 * threads) == 0 && vectors / threads > kMax) threads *= 2;
     if (vectors % threads || vectors / threads > kMax || vectors / threads < 2 ||
@@ -328,18 +325,18 @@ class StreamTuner : StreamRanges {
     const auto leaves_out = [](Node n) { return n->src(2)->vmax < 0; };
     const bool reads_rows = std::ranges::any_of(accesses_, [&](const Access& a) {
       const auto choices = all_of(a.node->src(1), Op::Where);
-      return a.node->op == Op::Load && is_looked_up(a) && stride(a.node, v) == 1 &&
+      return a.is_load() && is_looked_up(a) && stride(a.node, v) == 1 &&
              std::ranges::any_of(choices, leaves_out);
     });
     const Ids rows = without(rest, v);
-    if (!reads_rows || rows.empty() || looked_up_along(v) ||
-        extent(range(v)) < target_.warp * lanes_ || size(rows) < 8 * target_.cores)
+    if (!reads_rows || rows.empty() || looked_up_along(v) || size(v) < target_.warp * lanes_ ||
+        size(rows) < 8 * target_.cores)
       return false;
     vector(v, rest);
     last_ = part_of(v, target_.warp);
     bind(last_, RangeKind::Thread);
     for (int64_t n = kMax; n > 1 && last_ != v; --n)
-      if (extent(range(v)) % n == 0) {
+      if (size(v) % n == 0) {
         bind(part_of(v, n), RangeKind::Unroll);
         break;
       }
@@ -358,8 +355,8 @@ class StreamTuner : StreamRanges {
 
   bool gathers() const { return std::ranges::any_of(accesses_, is_looked_up); }
   bool scatters() const {
-    return std::ranges::any_of(
-        accesses_, [](const Access& a) { return a.node->op == Op::Store && is_looked_up(a); });
+    return std::ranges::any_of(accesses_,
+                               [](const Access& a) { return a.is_store() && is_looked_up(a); });
   }
 
   // Each thread transposes a square of 4 x 4 in registers; a block has a line of memory along the

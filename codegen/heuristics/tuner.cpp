@@ -55,13 +55,6 @@ int64_t Tuner::size(const Ids& ids) const {
   return n;
 }
 
-Tuner::Ids Tuner::ids_of(uint64_t mask) const {
-  Ids out;
-  for (Node r : ranges_)
-    if (mask & r->ranges) out.push_back(range_id(r));
-  return out;
-}
-
 Tuner::Ids Tuner::ids_of(std::span<const Node> ranges) {
   Ids out;
   for (Node r : ranges) out.push_back(range_id(r));
@@ -71,13 +64,6 @@ Tuner::Ids Tuner::ids_of(std::span<const Node> ranges) {
 void Tuner::make_unique(Ids& ids) {
   std::ranges::sort(ids);
   ids.erase(std::ranges::unique(ids).begin(), ids.end());
-}
-
-Tuner::Ids Tuner::ids_of(RangeKind of) const {
-  Ids out;
-  for (Node r : ranges_)
-    if (kind(r) == of) out.push_back(range_id(r));
-  return out;
 }
 
 std::optional<Tuner::Ids> Tuner::loops_of_all(int but) const {
@@ -109,30 +95,26 @@ bool Tuner::overlaps(Node load, int id, Node tap) {
 int Tuner::vector_lanes() const {
   int max_bytes = 4;
   for (const Access& a : accesses_) {
-    if (a.node->op == Op::Load && !a.node->ranges) continue;  // one element for all lanes
-    const DType t = a.node->op == Op::Load ? a.node->dtype : a.node->src(2)->dtype;
-    max_bytes = std::max(max_bytes, t.size());
+    if (a.is_load() && !a.node->ranges) continue;  // one element for all lanes
+    max_bytes = std::max(max_bytes, a.dtype().size());
   }
   return target_.vector_bytes / max_bytes;
 }
 
 int Tuner::range_between(int id) const {
-  if (!joins_stores(target_) || sink_->num_src != 1 || extent(range(id)) % lanes_) return -1;
+  if (!joins_stores(target_) || sink_->num_src != 1 || size(id) % lanes_) return -1;
   const int64_t apart = stride(sink_->src(0), id);
   if (apart != 2 && apart != 4) return -1;
-  for (Node u : ranges_)
-    if (kind(u) == RangeKind::Loop && extent(u) == apart && stride(sink_->src(0), range_id(u)) == 1)
-      return range_id(u);
-  return -1;
+  return first_loop(
+      [&](Node u) { return extent(u) == apart && stride(sink_->src(0), range_id(u)) == 1; });
 }
 
 double Tuner::cost(const Access& a, Node r) const {
   const int64_t s = stride_in_block(a.node, r, lanes_);
   const double n = static_cast<double>(extent(r));
   const double used = n / (std::ceil(n / lanes_) * lanes_);
-  const bool split_n =
-      s == 2 && a.node->op == Op::Load && (a.node->num_src == 2 || loads_with_masks(target_));
-  const bool joined = a.node->op == Op::Store && range_between(range_id(r)) >= 0;
+  const bool split_n = s == 2 && a.is_load() && (a.node->num_src == 2 || loads_with_masks(target_));
+  const bool joined = a.is_store() && range_between(range_id(r)) >= 0;
   const double per_vector = s == 0             ? 0.5
                             : std::abs(s) == 1 ? 1
                             : joined           ? 2
@@ -175,13 +157,10 @@ double Tuner::column_cost(Node r) const {
   double sum = 0;
   for (Node item : items()) {
     double c = 0;
-    if (r && contains(item, range_id(r))) {
-      for (const Access& a : accesses_)
-        if (a.item == item) c += cost(a, r);
-      if (item->op == Op::Reduce) c *= tile_cost(r);
-    } else {
+    if (r && contains(item, range_id(r)))
+      c = item_cost(item, r) * (item->op == Op::Reduce ? tile_cost(r) : 1);
+    else
       own_vector(item, &c);
-    }
     sum += c;
   }
   return sum;
@@ -204,20 +183,22 @@ double Tuner::fold_cost(Node reduce, Node r) const {
   return results;
 }
 
-Node Tuner::own_vector(Node item, double* item_cost) const {
+double Tuner::item_cost(Node item, Node r, double beside) const {
+  for (const Access& a : accesses_)
+    if (a.item == item) beside += r ? cost(a, r) : a.count;
+  return beside;
+}
+
+Node Tuner::own_vector(Node item, double* least) const {
   const uint64_t own = item->op == Op::Reduce ? item->src(0)->ranges & ~item->ranges
                                               : item->ranges & ~shared_ranges(sink_);
   Node best = nullptr;
-  *item_cost = 0;
-  for (const Access& a : accesses_)
-    if (a.item == item) *item_cost += a.count;
+  *least = item_cost(item, nullptr);
   for (Node r : ranges_) {
     if (!(own >> range_id(r) & 1) || extent(r) < 2 || !may_vectorize(r)) continue;
-    double sum = item->op == Op::Reduce ? fold_cost(item, r) : 0;
-    for (const Access& a : accesses_)
-      if (a.item == item) sum += cost(a, r);
-    if (sum < *item_cost) {
-      *item_cost = sum;
+    const double sum = item_cost(item, r, item->op == Op::Reduce ? fold_cost(item, r) : 0);
+    if (sum < *least) {
+      *least = sum;
       best = r;
     }
   }
@@ -309,15 +290,16 @@ int Tuner::lanes_for(Node r) const {
 }
 
 int Tuner::crossing_range(int vector_id) const {
-  if (extent(range(vector_id)) % lanes_) return -1;
+  if (size(vector_id) % lanes_) return -1;
   for (const Access& a : accesses_) {
     const int64_t s = stride(a.node, vector_id);
-    if (a.node->op != Op::Load || s == 0 || std::abs(s) == 1 || s == kIrregular) continue;
+    if (!a.is_load() || s == 0 || std::abs(s) == 1 || s == kIrregular) continue;
     if (a.node->num_src > 2) continue;
-    for (Node u : ranges_)
-      if (kind(u) == RangeKind::Loop && range_id(u) != vector_id &&
-          stride(a.node, range_id(u)) == 1 && extent(u) % lanes_ == 0)
-        return range_id(u);
+    const int across = first_loop([&](Node u) {
+      return range_id(u) != vector_id && stride(a.node, range_id(u)) == 1 &&
+             extent(u) % lanes_ == 0;
+    });
+    if (across >= 0) return across;
   }
   return -1;
 }
@@ -329,8 +311,7 @@ Node Tuner::reuse_range(int vid) const {
     if (kind(r) != RangeKind::Loop || range_id(r) == vid) continue;
     double score = 0, reach = 0;
     for (const Access& a : accesses_) {
-      const bool inside =
-          a.node->op == Op::Load && (a.enclosing >> range_id(r) & 1) && (a.enclosing >> vid & 1);
+      const bool inside = a.is_load() && a.runs_in(range_id(r)) && a.runs_in(vid);
       if (!inside) continue;
       const int64_t step = stride(a.node, range_id(r));
       if (stride(a.node, vid) != 0 && step == 0) score += a.count;
@@ -388,12 +369,10 @@ bool GpuTuner::is_sequential(Node r) const {
 }
 
 GpuTuner::Ids GpuTuner::loops(uint64_t mask) const {
-  Ids out;
-  for (Node r : ranges_)
-    if ((mask & r->ranges) && !is_sequential(r) &&
-        (kind(r) == RangeKind::Loop || kind(r) == RangeKind::Reduce))
-      out.push_back(range_id(r));
-  return out;
+  return ids_where([&](Node r) {
+    return (mask & r->ranges) && !is_sequential(r) &&
+           (kind(r) == RangeKind::Loop || kind(r) == RangeKind::Reduce);
+  });
 }
 
 int64_t GpuTuner::pow2(int64_t n) {
@@ -417,10 +396,6 @@ void GpuTuner::spread(int id, int64_t threads) {
   const int inner = part_of(id, threads);
   bind(inner, RangeKind::Thread);
   if (inner != id) bind(id, RangeKind::Block);
-}
-
-int GpuTuner::element_size(const Access& a) {
-  return (a.node->op == Op::Load ? a.node->dtype : a.node->src(2)->dtype).size();
 }
 
 bool GpuTuner::is_aligned(const Access& a, Node v, int lanes) const {
@@ -453,16 +428,16 @@ int GpuTuner::lanes_along(Node v) const {
 int GpuTuner::aligned_lanes(int id) {
   constexpr int64_t kLong = 512;  // the ends are dear
   const int lanes = lanes_along(range(id));
-  if (lanes > 1 || extent(range(id)) < kLong) return lanes;
+  if (lanes > 1 || size(id) < kLong) return lanes;
   // Whole vectors are stored, of elements that are loaded one by one.
   for (const Access& a : accesses_) {
     const int most = 16 / element_size(a);
-    if (a.node->op == Op::Store && stride(a.node, id) == 1 && extent(range(id)) % most == 0 &&
+    if (a.is_store() && stride(a.node, id) == 1 && size(id) % most == 0 &&
         is_aligned(a, range(id), most))
       return most;
   }
   for (const Access& a : accesses_) {
-    if (!(a.enclosing >> id & 1) || stride(a.node, id) != 1) continue;
+    if (!a.runs_in(id) || stride(a.node, id) != 1) continue;
     if (applied({OptKind::Align, id, 16 / element_size(a), {}})) return lanes_along(range(id));
   }
   return lanes;
@@ -474,8 +449,7 @@ void GpuTuner::make_last(Ids& ids, int id) {
 
 bool GpuTuner::stores_wide(int v) const {
   return lanes_ > 1 && std::ranges::any_of(accesses_, [&](const Access& a) {
-           return a.node->op == Op::Store && stride(a.node, v) == 1 &&
-                  element_size(a) * lanes_ > 16;
+           return a.is_store() && stride(a.node, v) == 1 && element_size(a) * lanes_ > 16;
          });
 }
 

@@ -48,14 +48,29 @@ class Tuner {
   // Its extent; 1 where there is no such range.
   int64_t size(int id) const { return id >= 0 && range(id) ? extent(range(id)) : 1; }
   int64_t size(const Ids& ids) const;  // of all together
-  Ids ids_of(uint64_t mask) const;
+  template <class Is> Ids ids_where(Is is) const {
+    Ids out;
+    for (Node r : ranges_)
+      if (is(r)) out.push_back(range_id(r));
+    return out;
+  }
+  Ids ids_of(uint64_t mask) const {
+    return ids_where([&](Node r) { return (mask & r->ranges) != 0; });
+  }
+  Ids ids_of(RangeKind of) const {
+    return ids_where([&](Node r) { return kind(r) == of; });
+  }
   static Ids ids_of(std::span<const Node> ranges);
+  // The first loop of results for which that holds; -1 where there is none.
+  template <class Is> int first_loop(Is is) const {
+    const Ids all = ids_where([&](Node r) { return kind(r) == RangeKind::Loop && is(r); });
+    return all.empty() ? -1 : all[0];
+  }
   static void make_unique(Ids& ids);  // and sorts them
   static Ids without(Ids ids, int id) {
     std::erase(ids, id);
     return ids;
   }
-  Ids ids_of(RangeKind kind) const;
   // The loops of results but one; nothing where another one is not of all results.
   std::optional<Ids> loops_of_all(int but = -1) const;
   bool stores_alike() const;  // in the same ranges
@@ -103,6 +118,9 @@ class Tuner {
 
   double column_cost(Node r) const;
 
+  // Of all accesses of an item, `r` being its vector range, or nullptr; more by `beside`.
+  double item_cost(Node item, Node r, double beside = 0) const;
+
   // How much longer a CPU's sums take whose tiles have their vectors along the range (load_bound).
   double tile_cost(Node r) const;
 
@@ -110,7 +128,7 @@ class Tuner {
   double fold_cost(Node reduce, Node r) const;
 
   // The range that an item (a reduction or a store) has to itself and is best vectorised along.
-  Node own_vector(Node item, double* item_cost) const;
+  Node own_vector(Node item, double* least) const;
 
   // Ranges of kind Reduce without a Reduce that closes them belong to a store that must go on in
   // order.
@@ -170,7 +188,7 @@ class GpuTuner : protected Tuner {
   int take(int id, int64_t amount, RangeKind kind, Ids& rest);
   // The range over threads and blocks: `threads` neighbouring iterations to a block.
   void spread(int id, int64_t threads);
-  static int element_size(const Access& a);
+  static int element_size(const Access& a) { return a.dtype().size(); }
   bool is_aligned(const Access& a, Node v, int lanes) const;
   // Lanes of a vector along the range: 16 bytes of the narrowest elements that are contiguous in
   // it, less where they are not aligned or the extent does not divide. 1: no vector.
@@ -189,7 +207,7 @@ class GpuTuner : protected Tuner {
     for (int id : set) {
       double count = 0;
       for (const Access& a : accesses_)
-        if ((a.enclosing >> id & 1) && qualifies(id, a)) count += a.count;
+        if (a.runs_in(id) && qualifies(id, a)) count += a.count;
       if (count == 0 || count < most) continue;
       best = id;
       most = count;
@@ -205,6 +223,11 @@ class GpuTuner : protected Tuner {
   void blocks_of(const Ids& outer, int64_t threads, int64_t block = kBlock);
   void vector(int v, Ids& rest) {
     if (lanes_ > 1) take(v, lanes_, RangeKind::Vector, rest);
+  }
+
+  Choice finished() {
+    order_kinds(last_);
+    return std::move(choice_);
   }
 
   int last_ = -1;  // the thread range that is x

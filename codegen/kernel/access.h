@@ -15,6 +15,11 @@ struct Access {
   Node item;               // the reduction or store in whose loops it runs
   double count = 1;        // how often it runs: the extents of all enclosing ranges, multiplied
   uint64_t enclosing = 0;  // mask of the enclosing ranges
+
+  bool is_load() const { return node->op == Op::Load; }
+  bool is_store() const { return node->op == Op::Store; }
+  bool runs_in(int id) const { return id >= 0 && (enclosing >> id & 1); }
+  DType dtype() const { return is_load() ? node->dtype : node->src(2)->dtype; }  // in memory
 };
 
 // Elements by which the access moves when the range with this id advances; 0: not at all.

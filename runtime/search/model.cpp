@@ -95,10 +95,7 @@ Work work_of(Node machine, const Target& target) {
 double traffic(Node sink, double bytes) {
   std::vector<Node> nest = ranges_of(sink);  // ids are in order of the loops once they are ordered
   const auto all = accesses(sink);
-  const auto size = [](const Access& a) {
-    const DType t = a.node->op == Op::Load ? a.node->dtype : a.node->src(2)->dtype;
-    return static_cast<double>(t.size());
-  };
+  const auto size = [](const Access& a) { return static_cast<double>(a.dtype().size()); };
   // Bytes that one turn of the loops before `depth` touches.
   const auto footprint = [&](const Access& a, size_t depth) {
     double n = 1, step = 64;
@@ -159,9 +156,8 @@ double gpu_seconds(Node sink, const Work& w, const LaunchSize& size, const Targe
   double bytes = 0;
   for (const Access& a : accesses(sink)) {
     const int64_t s = x ? stride(a.node, range_id(x)) : 1;
-    const DType t = a.node->op == Op::Load ? a.node->dtype : a.node->src(2)->dtype;
     const double wasted = s == 0 ? 1.0 / 8 : std::abs(static_cast<double>(s)) <= 8 ? 1 : 8;
-    bytes += a.count * t.size() * wasted;
+    bytes += a.count * a.dtype().size() * wasted;
   }
   const double cycles = w.cycles / (128.0 * target.cores) + bytes / (32.0 * target.cores);
   return cycles / std::max(full, 1e-4) / kClock;
@@ -213,7 +209,7 @@ double matrix_seconds(Node sink, const MatrixTile& tile, const Target& target) {
     if (kind(r) == RangeKind::Vector) vector = r;
   }
   for (const Access& a : accesses(sink)) {
-    if (a.node->op != Op::Store) continue;
+    if (a.is_load()) continue;
     const bool scattered = vector && stride(a.node, range_id(vector)) != 1;
     written += a.count * a.node->src(2)->dtype.size() * (scattered ? 8 : 1);
   }
