@@ -15,10 +15,7 @@ KernelWork estimate_work(Node sink) {
     const bool arithmetic = is_elementwise(n->op) && n->dtype.is_float() && n->op != Op::Cast;
     if (!arithmetic && n->op != Op::Reduce) continue;
     const uint64_t enclosing = n->op == Op::Reduce ? n->src(0)->ranges : n->ranges;
-    double count = 1;
-    for (Node r : ranges)
-      if (enclosing >> range_id(r) & 1) count *= static_cast<double>(extent(r));
-    out.flops += count;
+    out.flops += iterations_of<double>(ranges, enclosing);
   }
   return out;
 }

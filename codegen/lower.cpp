@@ -21,6 +21,7 @@
 #include "tiny/ir/print.h"
 #include "tiny/ir/verify.h"
 #include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rebuild.h"
 #include "tiny/rewrite/rewrite.h"
 
 namespace tiny {
@@ -47,13 +48,9 @@ bool has_loops(Node kernel) {  // a store has an index there
 
 // The same graph in the current arena.
 Node copied(Node root) {
-  NodeMap<Node> done;
-  for (Node n : topological(root)) {
-    std::vector<Node> srcs;
-    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
-    done[n] = make(n->op, n->dtype, srcs, n->payload);
-  }
-  return *done.find(root);
+  return remake(root, [](Node n, const std::vector<Node>& srcs) {
+    return make(n->op, n->dtype, srcs, n->payload);
+  });
 }
 
 // Verifies the graph after each pass where checks are on, and shows it to the viewer.

@@ -48,12 +48,9 @@ struct ProductSizes {
 std::optional<ProductSizes> sizes_of(Node reduce) {
   const auto c = contraction_of(reduce);
   if (!c || !(c->a->ranges & c->k) || !(c->b->ranges & c->k)) return {};
-  ProductSizes out;
-  for (Node r : ranges_of(reduce)) {
-    if (r->ranges & c->k) out.terms *= extent(r);
-    if (r->ranges & c->m()) out.rows *= extent(r);
-    if (r->ranges & c->n()) out.columns *= extent(r);
-  }
+  const std::vector<Node> ranges = ranges_of(reduce);
+  const ProductSizes out{iterations_of(ranges, c->m()), iterations_of(ranges, c->n()),
+                         iterations_of(ranges, c->k)};
   if (out.rows == 1 && out.columns == 1) return {};  // of vectors
   return out;
 }

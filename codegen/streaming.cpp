@@ -34,9 +34,7 @@ double executions(const Access& a, const std::vector<Node>& ranges) {
 uint64_t streamed_by_loads(Node sink, const Target& target) {
   constexpr double kLittle = 1.0 / 64;
   const std::vector<Node> ranges = ranges_of(sink);
-  uint64_t loops = 0;
-  for (Node r : ranges)
-    if (kind(r) == RangeKind::Loop || kind(r) == RangeKind::Reduce) loops |= r->ranges;
+  const uint64_t loops = mask_of(sink, {RangeKind::Loop, RangeKind::Reduce});
   std::map<Node, double> read;
   std::set<Node> held;
   double written = 0;

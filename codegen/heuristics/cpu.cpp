@@ -144,11 +144,9 @@ class CpuStreams : protected CpuLoops {
 
   // The loop along which results are neighbours, where they are not along the vector.
   int dense_range(int id) const {
-    for (Node r : ranges_)
-      if (kind(r) == RangeKind::Loop && range_id(r) != id && extent(r) % lanes_ == 0 &&
-          is_transposed(id, range_id(r)))
-        return range_id(r);
-    return -1;
+    return first_loop([&](Node r) {
+      return range_id(r) != id && extent(r) % lanes_ == 0 && is_transposed(id, range_id(r));
+    });
   }
 
  private:
@@ -192,9 +190,8 @@ class CpuStreams : protected CpuLoops {
     const auto step = [&](Op op, Node r) {
       const Access& a = accesses_[accesses_[0].node->op == op ? 0 : 1];
       if (a.node->op != op) return kIrregular;
-      const DType t = op == Op::Load ? a.node->dtype : a.node->src(2)->dtype;
       const int64_t s = stride(a.node, range_id(r));
-      return s == kIrregular ? s : std::abs(s) * int64_t{t.size()};
+      return s == kIrregular ? s : std::abs(s) * int64_t{a.dtype().size()};
     };
     Node blocks = nullptr;
     for (Node a : ranges_)
@@ -293,15 +290,10 @@ class CpuTuner : CpuStreams {
     constexpr int64_t kMaxTaps = 25, kRows = 8, kFar = 2 << 20;
     const std::vector<Node> sums = all_of(sink_, Op::Reduce);
     if (sums.size() != 1) return false;
-    std::vector<int> taps;
-    int64_t count = 1;
-    for (Node r : ranges_) {
-      if (kind(r) != RangeKind::Reduce) continue;
-      if (!closes(sums[0], r) || has_length(sink_, r)) return false;
-      taps.push_back(range_id(r));
-      count *= extent(r);
-    }
-    const int u = count <= kMaxTaps ? overlapping_range(vid) : -1;
+    const Ids taps = ids_of(RangeKind::Reduce);
+    for (int id : taps)
+      if (!closes(sums[0], range(id)) || has_length(sink_, range(id))) return false;
+    const int u = size(taps) <= kMaxTaps ? overlapping_range(vid, taps) : -1;
     if (u < 0 || has_length(sink_, range(u))) return false;
     for (int id : taps) bind(id, RangeKind::Unroll);
     vector_split(vid, lanes, 1);
@@ -314,16 +306,13 @@ class CpuTuner : CpuStreams {
 
   // A loop from one iteration to the next of which windows that are loaded along the vector move by
   // less than they are long. -1 where there is none.
-  int overlapping_range(int vid) const {
-    for (Node r : ranges_)
-      for (const Access& a : accesses_) {
-        if (kind(r) != RangeKind::Loop || range_id(r) == vid || !a.is_load()) continue;
-        if (const int64_t along = stride(a.node, vid); along != 1 && along != 2) continue;
-        for (Node tap : ranges_)
-          if (kind(tap) == RangeKind::Reduce && overlaps(a.node, range_id(r), tap))
-            return range_id(r);
-      }
-    return -1;
+  int overlapping_range(int vid, const Ids& taps) const {
+    const auto is_dense = [&](const Access& a) {
+      const int64_t along = stride(a.node, vid);
+      return along == 1 || along == 2;
+    };
+    return first_loop(
+        [&](Node r) { return range_id(r) != vid && overlaps(range_id(r), taps, is_dense); });
   }
 
   // Whether results are neighbours along the rows of a tile.
@@ -379,8 +368,7 @@ class CpuTuner : CpuStreams {
   }
 };
 
-// --- GEMMs on matrix units (AMX, VNNI; codegen/options/mma.h)
-// --------------------------------------
+// --- GEMMs on matrix units (AMX, VNNI; codegen/options/mma.h) ------------------------------------
 
 // Eight tiles hold the sums and one of each row and column of them. A step multiplies all pairs,
 // and takes as long as that or as its loads.

@@ -95,10 +95,9 @@ class PoolingTuner : GpuTuner {
 
   // The range along which windows that follow one another share elements; -1 for none.
   int overlapping(const Ids& shared) const {
+    const Ids windows = unshared_loops();
     for (int id : shared)
-      for (const Access& a : accesses_)
-        for (int window : unshared_loops())
-          if (a.is_load() && overlaps(a.node, id, range(window))) return id;
+      if (overlaps(id, windows, [](const Access&) { return true; })) return id;
     return -1;
   }
 

@@ -58,11 +58,10 @@ class ColumnSums : protected GpuTuner {
   int64_t copies(int id) const {
     int64_t most = 1;
     for (Node item : items()) {
-      int64_t n = 1;
-      for (Node r : ranges_)
-        if (kind(r) == RangeKind::Unroll && contains(item, range_id(r)) && is_reduced_by_any(r))
-          n *= extent(r);
-      if (contains(item, id)) most = std::max(most, n);
+      const Ids unrolled = ids_where([&](Node r) {
+        return kind(r) == RangeKind::Unroll && contains(item, range_id(r)) && is_reduced_by_any(r);
+      });
+      if (contains(item, id)) most = std::max(most, size(unrolled));
     }
     return most;
   }
@@ -309,16 +308,10 @@ class ColumnTuner : ColumnSums {
 
   // The largest tile that leaves enough threads.
   std::pair<int64_t, int64_t> tile_of(int v, int u, int64_t results) const {
+    constexpr std::pair<int64_t, int64_t> kTiles[] = {{8, 8}, {8, 4}, {4, 8}, {4, 4}, {4, 2},
+                                                      {4, 1}, {1, 8}, {1, 4}, {1, 2}};
     const int64_t wanted = target_.cores * kBlock;
-    for (auto [across, down] : {std::pair<int64_t, int64_t>{8, 8},
-                                {8, 4},
-                                {4, 8},
-                                {4, 4},
-                                {4, 2},
-                                {4, 1},
-                                {1, 8},
-                                {1, 4},
-                                {1, 2}}) {
+    for (auto [across, down] : kTiles) {
       if (across > 1 && (v < 0 || size(v) % across)) continue;
       down = u < 0 ? 1 : largest_divisor(size(u), down);
       if (results / (across * down) >= wanted) return {across, down};

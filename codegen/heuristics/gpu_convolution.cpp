@@ -202,35 +202,32 @@ class WindowCost : protected WindowLoops {
 
   // Blocks that a multiprocessor has room for.
   int64_t resident(const TilePlan& plan, const Tile& t) const {
-    constexpr double kRegisters = 1.5, kOthers = 50, kMax = 255, kAll = 65536;
     const int64_t held = plan.down * plan.across, warps = t.fragments / held;
     // The accumulators of other sums are live while the GEMM is computed.
-    const auto values = static_cast<double>(all_of(sink_, Op::Reduce).size() + 1) / 2;
-    const double each =
-        kRegisters * values * static_cast<double>(held * unit().results()) + kOthers;
-    const auto fit = static_cast<int64_t>(
-        kAll / (std::min(each, kMax) * static_cast<double>(warps * target_.warp)));
+    const auto sums = static_cast<double>(all_of(sink_, Op::Reduce).size() + 1) / 2;
+    const double all =
+        kWindowRates.resident(sums * static_cast<double>(held * unit().results()), target_);
+    const auto fit = static_cast<int64_t>(all / static_cast<double>(warps));
     return std::min({fit, target_.shared_bytes / t.bytes, (t.blocks - 1) / target_.cores + 1});
   }
 
-  // In the units of time_of_fragments. The constants rank 90 plans for five convolutions and
-  // gradients of MNIST's network, and find where registers alone are better (measurements.md:
-  // WindowTuner). A multiprocessor's four schedulers have warps of their own.
+  // In the units of time_of_fragments. A multiprocessor's four schedulers have warps of their own.
   double time(const TilePlan& plan) const {
-    constexpr double kLoad = 4.5, kMultiply = 7.5, kHidden = 2.5, kFill = 3200;
+    constexpr double kFill = 3200;
     constexpr int64_t kSchedulers = 4;
+    const WarpRates& r = kWindowRates;
     const Tile t = tile_of(plan);
     const int64_t blocks = resident(plan, t), held = plan.down * plan.across;
     if (blocks < 1) return INFINITY;
     const int64_t warps = blocks * (t.fragments / held), at_once = target_.cores * blocks;
-    const double work = kMultiply + kLoad * static_cast<double>(loads(plan, t)) /
-                                        static_cast<double>(held * t.steps);
-    const double hidden = 1 + kHidden / static_cast<double>(warps);
+    const double work = r.multiply + r.load * static_cast<double>(loads(plan, t)) /
+                                         static_cast<double>(held * t.steps);
+    const double waiting = r.waiting(static_cast<double>(warps));
     const double uneven =
         static_cast<double>(round_up(warps, kSchedulers)) / static_cast<double>(warps);
     const double fill = kFill / static_cast<double>(plan.depth * t.turns * t.fragments * blocks);
     const int64_t rounds = ceil_div(t.blocks, at_once) * blocks;
-    return (work * hidden * uneven + fill) * static_cast<double>(rounds * t.fragments);
+    return (work * waiting * uneven + fill) * static_cast<double>(rounds * t.fragments);
   }
 };
 

@@ -13,22 +13,16 @@ class MmaTuner : UnitTuner {
  public:
   MmaTuner(Node sink, const Target& target) : UnitTuner(sink, target) {}
 
-  // Of the best plan, in units that are those of other options for matrix units, too; nothing where
-  // none fits.
-  std::optional<double> least_time() {
-    const auto all = plans();
-    return all.empty() ? std::nullopt : std::optional(all[0].first);
-  }
-
-  std::optional<Choice> run(const TilePlan* asked = nullptr) {
-    if (!begin() || !lay_out(asked ? *asked : ranked()[0].second)) return {};
-    choice_.is_gemm = true;
-    return std::move(choice_);
-  }
-
-  // Plans that fit the kernel's GEMM, the best first, and their times.
+  // Plans that fit the kernel's GEMM, the best first, and their times, in units that are those of
+  // other options for matrix units, too.
   std::vector<std::pair<double, TilePlan>> plans() {
     return begin() ? ranked() : std::vector<std::pair<double, TilePlan>>();
+  }
+
+  std::optional<Choice> run(const TilePlan& plan) {
+    if (!begin() || !lay_out(plan)) return {};
+    choice_.is_gemm = true;
+    return std::move(choice_);
   }
 
  private:
@@ -72,25 +66,12 @@ class MmaTuner : UnitTuner {
     return id;
   }
 
-  // Ranges that are neither rows nor columns, and how many fragments there are of all.
-  Ids others(int64_t& fragments) const {
-    Ids rest;
-    fragments = 1;
-    for (Node r : ranges_)
-      if (kind(r) == RangeKind::Loop) {
-        fragments *= extent(r);
-        if (range_id(r) != m_ && range_id(r) != n_) rest.push_back(range_id(r));
-      }
-    return rest;
-  }
-
   // By time, with the warps that are best in most kernels.
   std::vector<std::pair<double, TilePlan>> ranked() const {
     // More than 12 fragments of columns pay while registers last (measurements.md: fragments of a
     // warp).
     constexpr int64_t kMaxRegisters = 160, kMaxRows = 8, kMaxColumns = 20;
-    int64_t fragments = 1;
-    others(fragments);
+    const int64_t fragments = size(ids_of(RangeKind::Loop));
     std::vector<TilePlan> plans;
     std::vector<double> left{1};
     for (int64_t x = 1; x <= kMaxColumns; ++x) left.push_back(overlap(x).left);
@@ -110,8 +91,7 @@ class MmaTuner : UnitTuner {
 
   // False where blocks would have warps with nothing to do.
   bool lay_out(const TilePlan& plan) {
-    int64_t fragments = 1;
-    Ids rest = others(fragments);
+    Ids rest = without(without(ids_of(RangeKind::Loop), m_), n_);
     const int along = overlap(plan.across).along;
     if (along >= 0)
       bind(along, RangeKind::Unroll);
@@ -168,9 +148,11 @@ class MmaTuner : UnitTuner {
 
 std::optional<Choice> choose_mma_options(Node sink, const Target& target) {
   if (auto staged = choose_stage_options(sink, target, stage_plans(true))) return staged;
-  if (const auto time = MmaTuner(sink, target).least_time())
-    if (auto windows = choose_window_options(sink, target, *time)) return windows;
-  return MmaTuner(sink, target).run();
+  const auto plans = MmaTuner(sink, target).plans();
+  if (plans.empty()) return {};
+  const auto& [time, plan] = plans[0];
+  if (auto windows = choose_window_options(sink, target, time)) return windows;
+  return MmaTuner(sink, target).run(plan);
 }
 
 std::vector<Choice> mma_choices(Node sink, const Target& target, size_t most) {
@@ -179,8 +161,7 @@ std::vector<Choice> mma_choices(Node sink, const Target& target, size_t most) {
     for (int64_t warps : {1, 2, 4, 8}) {
       if (out.size() == most) return out;
       plan.warps_across = warps;
-      auto choice = MmaTuner(sink, target).run(&plan);
-      if (choice) out.push_back(std::move(*choice));
+      if (auto choice = MmaTuner(sink, target).run(plan)) out.push_back(std::move(*choice));
     }
   return out;
 }

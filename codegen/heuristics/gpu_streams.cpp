@@ -374,9 +374,7 @@ class StreamTuner : StreamRanges {
     last_ = x >= 0 ? x : y;
     const int block = merged(rest);
     if (block < 0) return;
-    int64_t threads = 1;
-    for (Node r : ranges_)
-      if (kind(r) == RangeKind::Thread) threads *= extent(r);
+    const int64_t threads = size(ids_of(RangeKind::Thread));
     const int64_t most = kBlock / threads;
     int64_t times = most;  // whole warps, where that leaves half of the threads
     while (2 * times >= most && times * threads % target_.warp) --times;

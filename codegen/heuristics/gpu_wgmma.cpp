@@ -87,10 +87,7 @@ class WgmmaTuner : Tuner {
 
   // Tiles of all rows and columns that are computed one by one.
   int64_t others_of(const MatrixProduct& p, const MatrixSide& m, const MatrixSide& n) const {
-    int64_t others = 1;
-    for (Node r : ranges_)
-      if (!m.has(r) && !n.has(r) && !(r->ranges & p.k)) others *= extent(r);
-    return others;
+    return size(ids_of(~(m.mask() | n.mask() | p.k)));
   }
 
   // Where no multiprocessor gets a second tile, one block has the stages of all that would share it
@@ -108,10 +105,7 @@ class WgmmaTuner : Tuner {
       Node other = load == p.a ? p.b : p.a, first = contiguous_range(load);
       const MatrixSide n = tile_ranges(p, other, load);
       if (!first || n.ranges.size() != 1) continue;
-      MatrixSide m;
-      for (const auto& t : to_sum(load->src(1)).terms)
-        if (t.atom->op == Op::Range && !(t.atom->ranges & (p.k | other->ranges)))
-          m.ranges.push_back(t.atom);
+      MatrixSide m{own_ranges(p, load, other)};
       std::ranges::sort(m.ranges, {}, [&](Node r) { return std::pair(r == first, range_id(r)); });
       if (m.ranges.size() < 2 || m.ranges.back() != first) continue;
       const WindowTile tile = window_tile({m.extent() / extent(first), extent(first), n.extent()},
@@ -132,36 +126,44 @@ class WgmmaTuner : Tuner {
       return false;
     Node load = p.a->ranges & m.mask() ? p.a : p.b;
     int64_t reads = 1;
-    for (const auto& t : to_sum(load->src(1)).terms)
-      if (t.atom->op == Op::Range) reads *= extent(t.atom);
+    for (const Sum::Term& t : range_terms(load)) reads *= extent(t.atom);
     return reads <= elements_of(load->src(0)) &&
            2 * ceil_div(m.extent(), 128) * others >= target_.cores;
+  }
+
+  // Ranges that the operand's index is a sum of, with their strides; of this operand alone.
+  static std::vector<Sum::Term> range_terms(Node load) {
+    const Sum at = to_sum(load->src(1));
+    std::vector<Sum::Term> out;
+    for (const Sum::Term& t : at.terms)
+      if (t.atom->op == Op::Range) out.push_back(t);
+    return out;
+  }
+  static std::vector<Node> own_ranges(const MatrixProduct& p, Node load, Node other) {
+    std::vector<Node> out;
+    for (const Sum::Term& t : range_terms(load))
+      if (!(t.atom->ranges & (p.k | other->ranges))) out.push_back(t.atom);
+    return out;
   }
 
   // The ranges of an operand alone that a tile goes along: the one where it is contiguous, or all
   // of windows, or the longest.
   static MatrixSide tile_ranges(const MatrixProduct& p, Node load, Node other) {
-    MatrixSide own;
-    Node first = contiguous_range(load), longest = nullptr;
-    for (const auto& t : to_sum(load->src(1)).terms) {
-      if (t.atom->op != Op::Range || (t.atom->ranges & (p.k | other->ranges))) continue;
-      if (t.atom == first) return {{first}};
-      own.ranges.push_back(t.atom);
-      if (!longest || extent(t.atom) > extent(longest)) longest = t.atom;
+    MatrixSide own{own_ranges(p, load, other)};
+    if (Node first = contiguous_range(load); own.has(first)) return {{first}};
+    const auto longest = std::ranges::max_element(own.ranges, {}, extent);
+    if (own.ranges.empty() || load->num_src > 2 || is_walked_twice(p, load)) {
+      std::ranges::sort(own.ranges, {}, range_id);
+      return own;
     }
-    std::ranges::sort(own.ranges, {}, range_id);
-    const bool windows = load->num_src > 2 || is_walked_twice(p, load);
-    return windows || !longest ? own : MatrixSide{{longest}};
+    return {{*longest}};
   }
 
   // Whether different elements of windows are the same in memory.
   static bool is_walked_twice(const MatrixProduct& p, Node load) {
     int64_t reach = 1;
-    for (const auto& t : to_sum(load->src(1)).terms)
-      if (t.atom->op == Op::Range) reach += std::abs(t.factor) * (extent(t.atom) - 1);
-    int64_t elements = 1;
-    for (Node r : ranges_of(load)) elements *= extent(r);
-    return elements > reach && p.k;
+    for (const Sum::Term& t : range_terms(load)) reach += std::abs(t.factor) * (extent(t.atom) - 1);
+    return iterations_of(ranges_of(load)) > reach && p.k;
   }
 
   // Square tiles of a single wave read less than those whose columns warpgroups split.
@@ -221,10 +223,7 @@ class WgmmaTuner : Tuner {
     bind(half, RangeKind::Unroll);
     bind(eight, RangeKind::Unroll);
     bind(pair, RangeKind::Vector);
-    std::vector<int> blocks;
-    for (Node r : ranges_)
-      if (kind(r) == RangeKind::Loop && range_id(r) != m && range_id(r) != n)
-        blocks.push_back(range_id(r));
+    Ids blocks = without(without(ids_of(RangeKind::Loop), m), n);
     // The tiles of a cluster are neighbours.
     const int across = cut(n, tile.cluster_n), down = cut(m, tile.cluster_m);
     // The tiles of a wave form a band: its rows and columns stay in L2.

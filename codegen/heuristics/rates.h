@@ -153,16 +153,28 @@ struct WarpRates {
   double latency = 16;            // of one warp, as a part of its work
   double registers = 1.2;         // for each that the program needs
   double other_registers = 45;    // beside those
-  double all_registers = 65536;   // of a multiprocessor
+  double most_registers = INFINITY;
+  double all_registers = 65536;  // of a multiprocessor
 
   // Warps of a multiprocessor whose threads hold so many values.
   double resident(double values, const Target& target) const {
-    return all_registers / (target.warp * (registers * values + other_registers));
+    const double each = std::min(registers * values + other_registers, most_registers);
+    return all_registers / (target.warp * each);
   }
   // How many times as long work takes as with enough warps.
   double waiting(double warps) const { return 1 + latency / std::max(warps, 0.5); }
 };
 constexpr WarpRates kWarpRates;
+
+// Where the warps of a block share the stages of convolution windows. These rank 90 plans for five
+// convolutions and gradients of MNIST's network, and find where registers alone are better
+// (measurements.md: WindowTuner).
+constexpr WarpRates kWindowRates{.load = 4.5,
+                                 .multiply = 7.5,
+                                 .latency = 2.5,
+                                 .registers = 1.5,
+                                 .other_registers = 50,
+                                 .most_registers = 255};
 
 // Of a plan whose operands are in registers, for so many fragments in all. `left`: share of the
 // columns' loads that remain.

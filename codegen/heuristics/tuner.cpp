@@ -266,13 +266,6 @@ void Tuner::order_kinds(int x, const std::vector<int>& sums) {
   if (!ids.empty()) apply({OptKind::Order, 0, 0, ids});
 }
 
-int64_t Tuner::iterations(Node item) const {
-  int64_t n = 1;
-  for (Node r : ranges_)
-    if (contains(item, range_id(r))) n *= extent(r);
-  return n;
-}
-
 Node Tuner::largest_reduction() const {
   Node largest = nullptr;
   for (Node n : all_of(sink_, Op::Reduce))
@@ -341,11 +334,7 @@ bool GpuTuner::is_detached(Node item) const {
   uint64_t stored = ~uint64_t{0};
   for (Node other : items())
     if (other->op == Op::Store && enclosing(other) != 0) stored &= enclosing(other);
-  int64_t results = 1, reduced = 1;
-  for (Node r : ranges_) {
-    if (stored >> range_id(r) & 1) results *= extent(r);
-    if (contains(item, range_id(r))) reduced *= extent(r);
-  }
+  const int64_t results = size(ids_of(stored)), reduced = iterations(item);
   return !(stored & enclosing(item)) && stored != ~uint64_t{0} && reduced <= kLongest &&
          results >= std::max(kMin, 4 * reduced);
 }

@@ -82,6 +82,14 @@ class Tuner {
   // Whether the range's next iteration reads again what this one reads along `tap`, as windows do
   // that overlap.
   static bool overlaps(Node load, int id, Node tap);
+  // The same of any load that qualifies, and any of the taps.
+  template <class Qualifies>
+  bool overlaps(int id, const Ids& taps, const Qualifies& qualifies) const {
+    return std::ranges::any_of(accesses_, [&](const Access& a) {
+      return a.is_load() && qualifies(a) &&
+             std::ranges::any_of(taps, [&](int tap) { return overlaps(a.node, id, range(tap)); });
+    });
+  }
 
   // As many lanes as a register has of the largest dtype of the arithmetic; 16-bit floats are
   // computed in f32, and bytes are worth no vectors of 64 lanes.
@@ -109,7 +117,7 @@ class Tuner {
   bool is_reduced_under(int id) const;
 
   // How often an item is done, and the reduction that is done most often; nullptr without one.
-  int64_t iterations(Node item) const;
+  int64_t iterations(Node item) const { return iterations_of(ranges_, enclosing(item)); }
   Node largest_reduction() const;
 
   // The loop range that is best as the vector range of all that runs in it, when the rest takes the

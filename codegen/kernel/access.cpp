@@ -54,6 +54,13 @@ int64_t stride_in_block(Node access, Node range, int64_t block) {
   return step;
 }
 
+uint64_t mask_of(Node n, std::initializer_list<RangeKind> kinds) {
+  uint64_t out = 0;
+  for (Node r : all_of(n, Op::Range))
+    if (contains(kinds, kind(r))) out |= r->ranges;
+  return out;
+}
+
 std::vector<Node> all_of(Node sink, Op op) {
   std::vector<Node> out;
   for (Node n : topological(sink))
@@ -101,9 +108,7 @@ std::vector<Access> accesses(Node sink) {
     if (item->op != Op::Reduce && item->op != Op::Store) continue;
     uint64_t enclosing = item->ranges;
     if (item->op == Op::Reduce) enclosing |= item->src(0)->ranges;
-    double count = 1;
-    for (Node r : ranges)
-      if (enclosing >> range_id(r) & 1) count *= static_cast<double>(extent(r));
+    const auto count = iterations_of<double>(ranges, enclosing);
     NodeMap<char> seen;
     std::vector<Node> nodes;
     for (Node s : item->srcs()) loads_of(s, seen, nodes);

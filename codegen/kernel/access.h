@@ -1,7 +1,9 @@
 // Strides and gates of a kernel's loads and stores along its ranges, for heuristics and layouts.
 #pragma once
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "tiny/ir/node.h"
@@ -51,12 +53,18 @@ inline bool closes(Node reduce, Node range) {
   return contains(own, range);
 }
 
-// The ranges that a Reduce or a Prefix closes.
-inline uint64_t reduced_ranges(Node reduce) {
+// The ranges that any of the nodes depends on.
+inline uint64_t mask_of(std::span<const Node> nodes) {
   uint64_t out = 0;
-  for (Node r : reduce->srcs().subspan(1)) out |= r->ranges;
+  for (Node n : nodes) out |= n->ranges;
   return out;
 }
+
+// Those of these kinds.
+uint64_t mask_of(Node n, std::initializer_list<RangeKind> kinds);
+
+// The ranges that a Reduce or a Prefix closes.
+inline uint64_t reduced_ranges(Node reduce) { return mask_of(reduce->srcs().subspan(1)); }
 
 // Whether a Prefix goes along loops that a reduction of the same value closes: it is what that
 // one's accumulator holds before an iteration.
@@ -79,6 +87,16 @@ Node make_range(int64_t extent, int id, RangeKind kind);
 inline int range_id(Node range) { return range->arg<RangeArg>().id; }
 inline int64_t extent(Node range) { return range->src(0)->vmax; }
 inline RangeKind kind(Node range) { return range->arg<RangeArg>().kind; }
+
+// How many iterations those of the ranges that are in the mask have together.
+template <class Number = int64_t>
+Number iterations_of(std::span<const Node> ranges, uint64_t mask = ~uint64_t{0}) {
+  Number n = 1;
+  for (Node r : ranges)
+    if (mask & r->ranges) n *= static_cast<Number>(extent(r));
+  return n;
+}
+
 inline bool is_of_grid(Node range) {  // one value per thread of a GPU, not a loop
   return kind(range) == RangeKind::Block || kind(range) == RangeKind::Thread;
 }

@@ -16,6 +16,7 @@
 #include "tiny/ir/print.h"
 #include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rebuild.h"
 
 namespace tiny {
 
@@ -380,15 +381,11 @@ Node align(Node sink, const Opt& opt) {
   map[r] = {at, {in}, both(less(index(-1), at), less(at, index(n)))};
   // Gates see how little comes before the start; accesses, what cancels it.
   const Node same = index_add(start, index_mul(index_div(start, amount), -amount));
-  NodeMap<Node> done;
-  for (Node node : topological(replace(sink, std::move(map)))) {
-    std::vector<Node> srcs;
-    for (Node s : node->srcs()) srcs.push_back(*done.find(s));
+  return remake(replace(sink, std::move(map)), [&](Node node, std::vector<Node>& srcs) {
     if (node->op == Op::Load || node->op == Op::Store)
       srcs[1] = simplify(substitute(srcs[1], before, same));
-    done[sink = node] = with_sources(node, srcs);
-  }
-  return *done.find(sink);
+    return with_sources(node, srcs);
+  });
 }
 
 Node extend(Node sink, const Opt& opt) {

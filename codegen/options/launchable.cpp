@@ -61,11 +61,9 @@ std::string range_problem(Node r, const Facts& facts, const Target& target) {
 }
 
 // Sums that go on together are in one loop: no loop encloses some of them alone.
-std::string rolled_problem(Node sink, const std::vector<Node>& ranges) {
-  uint64_t serial = 0, rolled = 0;
-  for (Node r : ranges)
-    if (kind(r) == RangeKind::Loop || kind(r) == RangeKind::Reduce || kind(r) == RangeKind::Core)
-      serial |= r->ranges;
+std::string rolled_problem(Node sink) {
+  const uint64_t serial = mask_of(sink, {RangeKind::Loop, RangeKind::Reduce, RangeKind::Core});
+  uint64_t rolled = 0;
   for (Node n : topological(sink))
     if (is_running(n)) rolled |= reduced_ranges(n);
   uint64_t around = 0;
@@ -106,13 +104,7 @@ std::string thread_problem(int64_t threads, const Target& target) {
 
 }  // namespace
 
-uint64_t ordered_ranges(Node sink) {
-  uint64_t out = 0;
-  for (Node r : ranges_of(sink))
-    if (kind(r) == RangeKind::Reduce)
-      for (Node s : sink->srcs()) out |= s->ranges & r->ranges;
-  return out;
-}
+uint64_t ordered_ranges(Node sink) { return sink->ranges & mask_of(sink, {RangeKind::Reduce}); }
 
 std::string launch_problem(Node before, Node after, const Target& target) {
   constexpr int64_t kMaxCopies = 1024;  // longer kernels never win
@@ -128,9 +120,7 @@ std::string launch_problem(Node before, Node after, const Target& target) {
   if (count(RangeKind::Core) > 1) return "two ranges for the cores";
   if (count(RangeKind::Block) > 3) return "more than three ranges of blocks";
   if (count(RangeKind::Thread) > 3) return "more than three ranges of threads";
-  int64_t threads = 1;
-  for (Node r : ranges)
-    if (kind(r) == RangeKind::Thread) threads *= extent(r);
+  const int64_t threads = iterations_of(ranges, mask_of(after, {RangeKind::Thread}));
   if (std::string why = thread_problem(threads, target); !why.empty()) return why;
   if (!all_of(after, Op::Mma).empty()) {  // x is the last range of threads
     int64_t side_by_side = 1;
@@ -140,7 +130,7 @@ std::string launch_problem(Node before, Node after, const Target& target) {
       return "the threads of a warp, which multiply together, do not lie side by side";
   }
   if (std::string why = warpgroup_problem(after, ranges); !why.empty()) return why;
-  if (std::string why = rolled_problem(after, ranges); !why.empty()) return why;
+  if (std::string why = rolled_problem(after); !why.empty()) return why;
   if (std::string why = grouping_problem(after, target.warp); !why.empty()) return why;
   if (std::string why = staging_problem(after); !why.empty()) return why;
   if (std::string why = cluster_problem(after); !why.empty()) return why;

@@ -275,8 +275,7 @@ int next_stage_slot(Node sink) {
 
 uint64_t staged_ranges(Node sink) {
   uint64_t out = 0;
-  for (Node s : all_of(sink, Op::Stage))
-    for (Node r : s->srcs().subspan(3)) out |= r->ranges;
+  for (Node s : all_of(sink, Op::Stage)) out |= mask_of(s->srcs().subspan(3));
   return out;
 }
 
@@ -284,8 +283,7 @@ namespace {
 
 // Whether results or sums run in the range, too.
 bool is_of_results(Node sink, Node range) {
-  uint64_t ranges = 0;
-  for (Node store : sink->srcs()) ranges |= store->ranges;
+  uint64_t ranges = sink->ranges;
   for (Node reduce : all_of(sink, Op::Reduce)) ranges |= reduced_ranges(reduce);
   return ranges & range->ranges;
 }

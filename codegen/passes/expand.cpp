@@ -14,13 +14,11 @@ namespace tiny {
 
 namespace {
 
-uint64_t bit_of(Node range) { return uint64_t{1} << range_id(range); }
-
 std::vector<Node> with_kind(Node sink, RangeKind wanted) {
   std::vector<Node> out;
   for (Node n : topological(sink))
     if (n->op == Op::Range && kind(n) == wanted) out.push_back(n);
-  std::ranges::sort(out, {}, bit_of);
+  std::ranges::sort(out, {}, range_id);
   return out;
 }
 
@@ -86,18 +84,16 @@ Node unroll_reduce(Node n, bool in_turn = false);
 // than that wait, and a sum for each copy would take many. `open`: ranges that stores depend on.
 bool adds_in_turn(Node reduce, const std::vector<Node>& unrolled, uint64_t open) {
   constexpr int64_t kEnough = 4;  // cycles from one addition to the next that needs it
-  int64_t sums = reduce->dtype.lanes;
-  for (Node r : unrolled)
-    if (reduce->ranges & bit_of(r)) sums *= extent(r);
+  const int64_t sums = reduce->dtype.lanes * iterations_of(unrolled, reduce->ranges);
   if (reduce->src(0)->op == Op::Mma && mma_unit(reduce->src(0)).warpgroup) return false;
   for (Node r : reduce->srcs().subspan(1)) {
     if (kind(r) != RangeKind::Unroll) continue;
-    if (open & bit_of(r)) return false;
+    if (open & r->ranges) return false;
     // A loop would compute again in each sum what all of them are made of.
     for (Node inner : all_of(reduce->src(0), Op::Reduce))
-      if (inner->ranges & bit_of(r)) return false;
+      if (inner->ranges & r->ranges) return false;
     for (Node inner : all_of(reduce->src(0), Op::Mma))
-      if (inner != reduce->src(0) && (inner->ranges & bit_of(r))) return false;
+      if (inner != reduce->src(0) && (inner->ranges & r->ranges)) return false;
   }
   return sums >= kEnough;
 }
@@ -154,7 +150,7 @@ Node unroll(Node sink, const Target& target) {
   for (Node r : unrolled) {
     std::vector<Node> next;
     for (Node s : stores) {
-      if (s->ranges & bit_of(r)) {
+      if (s->ranges & r->ranges) {
         for (Node c : copies(s, r)) next.push_back(c);
       } else {
         next.push_back(s);
@@ -182,7 +178,7 @@ Node in_turn(Node a, Node b) {
 // The gate of elements from..from + lanes - 1, of those that `gate` counts along r: every second.
 // Where it does not depend on them, it holds for what lies between them as well.
 Node at_every_second(Node gate, Node r, int64_t from) {
-  if (!(gate->ranges & bit_of(r))) return gate;
+  if (!(gate->ranges & r->ranges)) return gate;
   Node element = index_add(r, index(from));
   Node even = make(Op::Eq, kBool, {index_mod(element, 2), index(0)});
   return make(Op::And, kBool, {substitute(gate, r, index_div(element, 2)), even});
@@ -208,7 +204,7 @@ class Vectorizer {
  public:
   Vectorizer(Node sink, const std::vector<Node>& ranges, const Target& target)
       : target_(target), fold_first_(target.kind == Target::Kind::Gpu), open_(sink->ranges) {
-    for (Node r : ranges) mask_ |= bit_of(r);
+    mask_ = mask_of(ranges);
     ranges_ = ranges;
     for (Node store : all_of(sink, Op::Store)) written_.push_back(store->src(0)->ints()[0]);
   }
@@ -223,8 +219,8 @@ class Vectorizer {
  private:
   Node range_of(Node n) {
     for (Node r : ranges_)
-      if (n->ranges & bit_of(r)) {
-        expect((n->ranges & mask_) == bit_of(r), "two vector ranges reach one node");
+      if (n->ranges & r->ranges) {
+        expect((n->ranges & mask_) == r->ranges, "two vector ranges reach one node");
         return r;
       }
     return nullptr;
@@ -265,7 +261,7 @@ class Vectorizer {
     for (auto& t : s.terms) {
       if (t.atom == r)
         factor = std::exchange(t.factor, 0);
-      else if (t.atom->ranges & bit_of(r))
+      else if (t.atom->ranges & r->ranges)
         return false;
     }
     base = from_sum(s);
@@ -287,7 +283,7 @@ class Vectorizer {
   Node elements(Node n, Node r, int lanes) {
     std::vector<Node> srcs;
     for (Node s : n->srcs()) {
-      const bool stays = (s->ranges & bit_of(r)) && (s->dtype == kIndex || !mma_unit(n).group);
+      const bool stays = (s->ranges & r->ranges) && (s->dtype == kIndex || !mma_unit(n).group);
       srcs.push_back(stays ? s : (*this)(s));
     }
     int64_t factor = 0;
@@ -376,7 +372,7 @@ class Vectorizer {
       Node u = t.atom;
       if (u->op != Op::Range || kind(u) != RangeKind::Unroll || t.factor != 1 || extent(u) != lanes)
         continue;
-      if (fold_first_ && !(open_ & bit_of(u))) continue;  // a sum may stay a loop along it
+      if (fold_first_ && !(open_ & u->ranges)) continue;  // a sum may stay a loop along it
       std::vector<Node> srcs;
       Node from = index_add(base, index_mul(u, -1));
       for (int i = 0; i < lanes; ++i)
@@ -391,7 +387,7 @@ class Vectorizer {
   // A store that combines is plain where it runs for all lanes or for none, in order.
   static bool is_gated_combining(Node n, Node r, int64_t factor) {
     if (!std::holds_alternative<OpArg>(n->payload)) return false;
-    return factor != 1 || (n->num_src > 3 && (n->src(3)->ranges & bit_of(r)));
+    return factor != 1 || (n->num_src > 3 && (n->src(3)->ranges & r->ranges));
   }
 
   // Lanes that lie next to each other in the buffer are put there together, others one by one.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tiny/base/error.h"
+#include "tiny/rewrite/rebuild.h"
 
 namespace tiny {
 
@@ -56,14 +57,7 @@ Node convert(Node n, std::vector<Node>& srcs, const Target& target) {
 }  // namespace
 
 Node choose_index_width(Node sink, const Target& target) {
-  NodeMap<Node> done;
-  std::vector<Node> srcs;
-  for (Node n : topological(sink)) {
-    srcs.clear();
-    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
-    done[n] = convert(n, srcs, target);
-  }
-  return *done.find(sink);
+  return remake(sink, [&](Node n, std::vector<Node>& srcs) { return convert(n, srcs, target); });
 }
 
 }  // namespace tiny

@@ -127,8 +127,8 @@ void order_ranges(std::vector<Node>& ranges, const std::vector<Node>& items,
       for (Node r : ranges)
         if ((item->ranges & ~d->ranges) >> id_of(r) & 1) before[id_of(r)] |= d->ranges;
   std::ranges::sort(ranges, {}, id_of);
-  uint64_t placed = 0, all = 0;
-  for (Node r : ranges) all |= r->ranges;
+  const uint64_t all = mask_of(ranges);
+  uint64_t placed = 0;
   for (size_t i = 0; i < ranges.size(); ++i) {
     const auto rest = ranges.begin() + static_cast<ptrdiff_t>(i);
     auto next = std::find_if(rest, ranges.end(), [&](Node r) {
@@ -241,7 +241,7 @@ class Linearizer {
     hold_back_stores(order, on_);
     std::ranges::stable_partition(items, is_computed_in_loops);
     collect_needs(items);
-    for (Node r : grid_) root_.open |= r->ranges;
+    root_.open |= mask_of(grid_);
     std::ranges::sort(grid_, [](Node a, Node b) {
       return std::pair(kind(a), range_id(a)) < std::pair(kind(b), range_id(b));
     });

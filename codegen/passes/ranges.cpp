@@ -104,14 +104,6 @@ bool visits_all(const Indices& at, Ints shape) {
   return count == numel(shape);
 }
 
-// Ranges of this kind that a node depends on.
-uint64_t ranges_of_kind(Node n, RangeKind wanted) {
-  uint64_t out = 0;
-  for (Node r : all_of(n, Op::Range))
-    if (kind(r) == wanted) out |= r->ranges;
-  return out;
-}
-
 class Puller {
  public:
   // All stores of the kernel. Where one has loops of its own, none may be left in a reduction
@@ -121,11 +113,11 @@ class Puller {
     uint64_t loops = 0;
     for (Node s : kernel->srcs()) {
       out.push_back(store(s, true));
-      loops |= ranges_of_kind(out.back()->src(1), RangeKind::Loop);
+      loops |= mask_of(out.back()->src(1), {RangeKind::Loop});
     }
     const auto is_in_reduction = [&](size_t i) {
       return kernel->src(static_cast<int>(i))->src(1)->op != Op::Scatter &&
-             ranges_of_kind(out[i]->src(1), RangeKind::Reduce);
+             mask_of(out[i]->src(1), {RangeKind::Reduce});
     };
     bool repeats = false;
     for (size_t i = 0; i < out.size(); ++i)

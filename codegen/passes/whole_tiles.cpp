@@ -12,15 +12,11 @@ namespace {
 
 // Ranges of which all threads have the same value, and those among them that are loops.
 struct Uniform {
-  uint64_t all = 0, loops = 0;
+  uint64_t all, loops;
 
-  explicit Uniform(Node sink) {
-    for (Node r : all_of(sink, Op::Range)) {
-      const bool is_loop = kind(r) == RangeKind::Reduce;
-      if (is_loop || kind(r) == RangeKind::Block || kind(r) == RangeKind::Loop) all |= r->ranges;
-      if (is_loop) loops |= r->ranges;
-    }
-  }
+  explicit Uniform(Node sink)
+      : all(mask_of(sink, {RangeKind::Reduce, RangeKind::Block, RangeKind::Loop})),
+        loops(mask_of(sink, {RangeKind::Reduce})) {}
 };
 
 // Whether the condition holds for all threads and all elements of a thread, as arithmetic on what

@@ -192,11 +192,7 @@ class Writes {
 
   double iterations() const {
     double sum = static_cast<double>(stores_[0].size);
-    for (const auto& domain : domains_) {
-      double count = 1;
-      for (Node r : domain) count *= static_cast<double>(extent(r));
-      sum += count;
-    }
+    for (const auto& domain : domains_) sum += iterations_of<double>(domain);
     return sum;
   }
 
@@ -262,9 +258,7 @@ class Writes {
   Finding once_by_solver() const {
     double count = 0;
     for (size_t i = 0; i < stores_.size(); ++i) {
-      double each = 1;
-      for (Node r : domains_[i]) each *= static_cast<double>(extent(r));
-      count += each;
+      count += iterations_of<double>(domains_[i]);
       if (stores_[i].gate) return unproved("of no known shape, and not small enough to be walked");
     }
     if (stores_.size() > 16) return unproved("many stores of no known shape");

@@ -12,20 +12,6 @@
 
 namespace tiny {
 
-int64_t MatrixSide::extent() const {
-  int64_t n = 1;
-  for (Node r : ranges) n *= tiny::extent(r);
-  return n;
-}
-
-bool MatrixSide::has(Node range) const { return contains(ranges, range); }
-
-uint64_t MatrixSide::mask() const {
-  uint64_t mask = 0;
-  for (Node r : ranges) mask |= r->ranges;
-  return mask;
-}
-
 namespace {
 
 // Elements by which memory is walked when a range advances; false where a range does more.

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/kernel/access.h"
 #include "codegen/wgmma/tile.h"
 
 namespace tiny {
@@ -13,9 +14,9 @@ struct MatrixSide {
   std::vector<Node> ranges;
   int64_t size = 1;  // of a tile or a step
 
-  int64_t extent() const;
-  bool has(Node range) const;
-  uint64_t mask() const;
+  int64_t extent() const { return iterations_of(ranges); }
+  bool has(Node range) const { return contains(ranges, range); }
+  uint64_t mask() const { return mask_of(ranges); }
 };
 
 // The GEMM's tile, from the side of the operand that is described.

@@ -244,7 +244,7 @@ GraphPlan rewritten(std::span<const Node> roots, std::span<const Node> order,
     return has_memory ? same->src(0) : now;
   });
   GraphPlan out;
-  for (Node r : roots) out.roots.push_back(*done.find(r));
+  out.roots = replaced_by(done, roots);
   for (Node s : stored)
     if (const Node* now = done.find(s))
       out.stored.push_back(innermost.contains(s) ? base_of(*now) : *now);

@@ -187,9 +187,7 @@ std::vector<Node> with_ordered_scatters(std::span<const Node> roots) {
         now->op == Op::Scatter && depends_on_order(now->arg<ScatterArg>(), now->dtype);
     return changes ? ordered(now) : now;
   });
-  std::vector<Node> out;
-  for (Node r : roots) out.push_back(*done.find(r));
-  return out;
+  return replaced_by(done, roots);
 }
 
 }  // namespace tiny

@@ -4,6 +4,7 @@
 
 #include "runtime/fusion/materialize.h"
 #include "tiny/ir/build.h"
+#include "tiny/rewrite/rebuild.h"
 
 namespace tiny {
 
@@ -89,8 +90,8 @@ GraphPlan reuse_masks(const GraphPlan& layout, const NodeTargets& targets) {
     done[n] = with_sources(n, srcs);
   }
   GraphPlan out;
-  for (Node r : layout.roots) out.roots.push_back(*done.find(r));
-  for (Node s : layout.stored) out.stored.push_back(*done.find(s));
+  out.roots = replaced_by(done, layout.roots);
+  out.stored = replaced_by(done, layout.stored);
   out.innermost = layout.innermost;
   out.now.push_back(std::move(done));
   return out;

@@ -165,9 +165,7 @@ std::vector<Node> with_written_rows(std::span<const Node> roots, const NodeTarge
     const bool changes = may_change(now) && is_there(before->src(1), users);
     return changes ? written(now, scattered_rows_of(now)) : now;
   });
-  std::vector<Node> out;
-  for (Node r : roots) out.push_back(*done.find(r));
-  return out;
+  return replaced_by(done, roots);
 }
 
 }  // namespace tiny

@@ -28,21 +28,15 @@ namespace {
 // element-wise operations is (stored.cpp): what walks it recurses.
 NodeMap<Node> stripped(std::span<const Node> order) {
   constexpr int kLongestChain = 200;
-  NodeMap<Node> done(order.size());
   NodeMap<int> views;  // one after the other
-  std::vector<Node> srcs;
-  for (Node n : order) {
-    srcs.clear();
-    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
-    done[n] = n->op == Op::Limit || n->op == Op::Whole ? srcs[0] : with_sources(n, srcs);
-    if (!is_movement(n->op)) continue;
+  return remake(order, [&](Node n, const std::vector<Node>& srcs) {
+    Node now = n->op == Op::Limit || n->op == Op::Whole ? srcs[0] : with_sources(n, srcs);
+    if (!is_movement(n->op)) return now;
     const int* before = views.find(n->src(0));
-    views[n] = before ? *before + 1 : 1;
-    if (views[n] < kLongestChain) continue;
-    done[n] = build::contiguous(done[n]);
-    views[n] = 0;
-  }
-  return done;
+    const int all = before ? *before + 1 : 1;
+    views[n] = all % kLongestChain;
+    return all < kLongestChain ? now : build::contiguous(now);
+  });
 }
 
 }  // namespace
@@ -50,10 +44,7 @@ NodeMap<Node> stripped(std::span<const Node> order) {
 void Result::set_root(Node root) { nodes = NodeRef(make(Op::Sink, kVoid, {root, base_of(root)})); }
 
 std::vector<Node> without_lengths(std::span<const Node> roots) {
-  const NodeMap<Node> now = stripped(topological(roots));
-  std::vector<Node> out;
-  for (Node r : roots) out.push_back(*now.find(r));
-  return out;
+  return replaced_by(stripped(topological(roots)), roots);
 }
 
 namespace {
@@ -76,7 +67,7 @@ class Planner {
     has_lengths_ = std::any_of(given.begin(), given.end(), [](Node n) { return n->lengths; });
     if (has_lengths_) now_ = plain;
     GraphPlan layout;
-    for (Node r : graph_.roots) layout.roots.push_back(*plain.find(r));
+    layout.roots = replaced_by(plain, graph_.roots);
     if (env_int("OPT")) follow(layout = choose_layouts(layout.roots, targets));
     for (int round = 0; layout.innermost && round < 3; ++round) {  // what gets memory may change
       std::vector<Node> outputs;

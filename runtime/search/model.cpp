@@ -21,13 +21,6 @@ namespace {
 
 constexpr double kClock = 3e9;  // cycles a second: the ranking does not depend on it
 
-double product(const std::vector<Node>& ranges, uint64_t mask) {
-  double n = 1;
-  for (Node r : ranges)
-    if (mask >> range_id(r) & 1) n *= static_cast<double>(extent(r));
-  return n;
-}
-
 // Instructions of one execution, in units of a simple vector instruction.
 double instructions(Node n, const Target& target) {
   const DType t = n->op == Op::Store ? n->src(2)->dtype : n->dtype;
@@ -69,7 +62,7 @@ Work work_of(Node machine, const Target& target) {
   std::map<uint64_t, double> loops;
   for (Node n : topological(machine)) {
     if (n->op != Op::Reduce) {
-      out.cycles += instructions(n, target) * product(ranges, n->ranges) / kIssue;
+      out.cycles += instructions(n, target) * iterations_of<double>(ranges, n->ranges) / kIssue;
       continue;
     }
     const uint64_t enclosing = n->src(0)->ranges;
@@ -78,7 +71,7 @@ Work work_of(Node machine, const Target& target) {
     const double vectors =
         gpu ? lanes : std::max(1.0, std::ceil(lanes * n->dtype.size() / target.vector_bytes));
     out.registers += vectors;
-    const double runs = product(ranges, enclosing);
+    const auto runs = iterations_of<double>(ranges, enclosing);
     loops[enclosing] = runs;
     out.cycles += vectors * runs / kIssue;
     out.chain = std::max(out.chain, runs * kLatency);
@@ -248,14 +241,14 @@ double mma_seconds(const Lowered& low, const Work& w, const Target& target) {
   double work = 0;
   std::map<uint64_t, double> loops;
   for (Node n : topological(low.machine)) {
-    const double runs = product(ranges, n->ranges);
+    const auto runs = iterations_of<double>(ranges, n->ranges);
     if (n->op == Op::Load)
       work += (is_stage(n->src(0)) ? r.staged : r.load) * runs * n->dtype.size() / 4;
     if (n->op == Op::Mma) {
       work += r.multiply * runs;
       loops[n->ranges] = r.step * runs;
     }
-    if (n->op == Op::Stage) loops[n->src(2)->ranges] = r.barrier * product(ranges, n->ranges);
+    if (n->op == Op::Stage) loops[n->src(2)->ranges] = r.barrier * runs;
   }
   for (const auto& [enclosing, steps] : loops) work += steps;
   const double warps = block / target.warp, blocks = threads / block / target.cores;

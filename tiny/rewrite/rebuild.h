@@ -7,18 +7,35 @@
 
 namespace tiny {
 
-// The replacement of each node of a graph, given with sources before users: change(node, the same
-// on its new sources).
-template <class Change> NodeMap<Node> rebuild_all(std::span<const Node> order, Change change) {
+// The replacement of each node of a graph, given with sources before users: make(node, its new
+// sources).
+template <class Make> NodeMap<Node> remake(std::span<const Node> order, Make make) {
   NodeMap<Node> done(order.size());
   std::vector<Node> srcs;
   for (Node n : order) {
     srcs.clear();
     for (Node s : n->srcs()) srcs.push_back(*done.find(s));
-    Node now = change(n, with_sources(n, srcs));
+    Node now = make(n, srcs);
     done[n] = now;
   }
   return done;
+}
+template <class Make> Node remake(Node root, Make make) {
+  return *remake(topological(root), make).find(root);
+}
+
+// The same by change(node, the same on its new sources).
+template <class Change> NodeMap<Node> rebuild_all(std::span<const Node> order, Change change) {
+  return remake(order, [&](Node n, const std::vector<Node>& srcs) {
+    return change(n, with_sources(n, srcs));
+  });
+}
+
+// What became of these nodes.
+inline std::vector<Node> replaced_by(const NodeMap<Node>& now, std::span<const Node> nodes) {
+  std::vector<Node> out;
+  for (Node n : nodes) out.push_back(*now.find(n));
+  return out;
 }
 
 // Of the nodes below the roots.

@@ -6,6 +6,7 @@
 
 #include "tiny/base/error.h"
 #include "tiny/ir/print.h"
+#include "tiny/rewrite/rebuild.h"
 
 namespace tiny {
 
@@ -154,18 +155,10 @@ Node rewrite(Node root, const RuleTable& table) {
 }
 
 Node substitute(Node root, const NodeMap<Node>& map) {
-  NodeMap<Node> done;
-  std::vector<Node> srcs;
-  for (Node n : topological(root)) {
-    if (const Node* to = map.find(n)) {
-      done[n] = *to;
-      continue;
-    }
-    srcs.clear();
-    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
-    done[n] = with_sources(n, srcs);
-  }
-  return *done.find(root);
+  return remake(root, [&](Node n, const std::vector<Node>& srcs) {
+    const Node* to = map.find(n);
+    return to ? *to : with_sources(n, srcs);
+  });
 }
 
 Node substitute(Node root, Node from, Node to) {
