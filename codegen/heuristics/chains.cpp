@@ -19,18 +19,11 @@ namespace {
 class ChainLoops : protected StagingTuner {
  protected:
   using StagingTuner::StagingTuner;
+  using Product = ProductChain::Product;
 
   // Terms of a score, of several matrices together, and results of a row.
-  static int64_t terms_of(const ProductChain& chain) {
-    int64_t terms = 0;
-    for (const auto& p : chain.inner) terms += extent(p.summed);
-    return terms;
-  }
-  static int64_t results_of(const ProductChain& chain) {
-    int64_t columns = 0;
-    for (const auto& p : chain.outer) columns += extent(p.across);
-    return columns;
-  }
+  static int64_t terms_of(const ProductChain& c) { return extents(c.inner, &Product::summed); }
+  static int64_t results_of(const ProductChain& c) { return extents(c.outer, &Product::across); }
   // Ranges of the results' columns.
   static Ids across(const ProductChain& chain) {
     Ids out;
@@ -46,6 +39,13 @@ class ChainLoops : protected StagingTuner {
       if (kind(r) == RangeKind::Loop && r != chain.m && (chain.inner[0].reduce->ranges & r->ranges))
         blocks *= extent(r);
     return blocks;
+  }
+
+ private:
+  static int64_t extents(const std::vector<Product>& products, Node Product::*range) {
+    int64_t sum = 0;
+    for (const Product& p : products) sum += extent(p.*range);
+    return sum;
   }
 };
 

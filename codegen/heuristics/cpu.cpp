@@ -394,10 +394,8 @@ class TileTuner : UnitTuner {
     const int64_t bytes = size(k_) * unit().dtype.size();
     const int m = unit().rows > 1 ? cut(m_, unit().rows) : m_;
     const int n = cut(n_, unit().columns), k = cut(k_, unit().depth);
-    const Opt opt{OptKind::Mma, m, 0, {n, k}};
-    if (!is_legal(sink_, opt, target_)) return {};
     const int elements = next_range_id(sink_);
-    apply(opt);
+    if (!multiply(m, n, k)) return {};
     choice_.is_gemm = true;
     const RegisterTile at_once = fragments();
     const int64_t strips = ceil_div(size(m_), at_once.rows);

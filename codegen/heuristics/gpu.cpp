@@ -128,10 +128,8 @@ class ScanTuner : GpuTuner {
     // Fewer steps of the scan are worth loads of single elements, as of a row from its end.
     if (lanes_ == 1 && size(along) % kLanes == 0) lanes_ = kLanes;
     vector(along, outer);
-    const auto vectors = static_cast<uint64_t>(size(along));
-    const auto threads =
-        std::clamp<int64_t>(static_cast<int64_t>(std::bit_ceil(vectors)) / kTiles, 32,
-                            std::min<int64_t>(kMaxThreads, target_.most_threads));
+    const int64_t threads = std::clamp<int64_t>(
+        pow2(size(along)) / kTiles, 32, std::min<int64_t>(kMaxThreads, target_.most_threads));
     const int inner = split(along, threads);
     bind(inner, RangeKind::Thread);
     last_ = inner;

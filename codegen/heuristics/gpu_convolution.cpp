@@ -251,7 +251,7 @@ class WindowTuner : WindowCost {
   std::optional<Choice> run(const TilePlan& plan) {
     if (!begin() || !fits(plan)) return {};
     if (!(plan.step ? stage_lines(plan) : stage_channels(plan))) return {};
-    if (!multiply(plan)) return {};
+    if (!multiply_fragments(plan)) return {};
     for (const Copies& c : copies_)
       if (!share(c)) return {};
     bind(merged(blocks_), RangeKind::Block);
@@ -343,10 +343,9 @@ class WindowTuner : WindowCost {
 
   // --- the rest ----------------------------------------------------------------------------------
 
-  bool multiply(const TilePlan& plan) {
+  bool multiply_fragments(const TilePlan& plan) {
     int rows = merged(rows_), columns = n_;
-    lane_ = next_range_id(sink_) + 2;
-    if (!applied({OptKind::Mma, rows, 0, {columns, inner_}})) return false;
+    if (!multiply(rows, columns, inner_)) return false;
     cut(rows, plan.down, RangeKind::Unroll);
     cut(columns, plan.across, RangeKind::Unroll);
     // One iteration stays a loop around what is unrolled, which adds to the sums in the matrix
@@ -429,9 +428,9 @@ class WindowTuner : WindowCost {
     return out;
   }
 
-  int n_ = -1, inner_ = -1;     // columns of the product, and what fragments sum over
-  int lane_ = -1, along_ = -1;  // threads of a warp; what stages are filled along
-  Ids warps_;                   // of a block: along rows, and along columns
+  int n_ = -1, inner_ = -1;  // columns of the product, and what fragments sum over
+  int along_ = -1;           // what stages are filled along
+  Ids warps_;                // of a block: along rows, and along columns
   std::vector<Copies> copies_;
 };
 

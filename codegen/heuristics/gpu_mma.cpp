@@ -47,8 +47,7 @@ class MmaTuner : UnitTuner {
     // Merged ones are no longer there, and of this one a part.
     std::erase_if(steps_,
                   [&](const auto& s) { return s.first == k || size(s.first) != s.second.size; });
-    lane_ = next_range_id(sink_) + 2;
-    return applied({OptKind::Mma, m_, 0, {n_, k}});
+    return multiply(m_, n_, k);
   }
 
   // One range of as many iterations as a fragment divides: the contiguous one, with as many others
@@ -138,7 +137,7 @@ class MmaTuner : UnitTuner {
     if (last >= 0) unroll_split(last, 4);
   }
 
-  int m_ = -1, n_ = -1, lane_ = -1;  // rows, columns, and the threads of a warp
+  int m_ = -1, n_ = -1;  // rows and columns
   // Of the second operand along loops of the sum, and along columns, the nearest first.
   std::vector<std::pair<int, LoopStep>> steps_;
   std::vector<LoopStep> columns_;

@@ -333,8 +333,7 @@ class StreamTuner : StreamRanges {
         size(rows) < 8 * target_.cores)
       return false;
     vector(v, rest);
-    last_ = part_of(v, target_.warp);
-    bind(last_, RangeKind::Thread);
+    last_ = take(v, target_.warp, RangeKind::Thread, rest);
     for (int64_t n = kMax; n > 1 && last_ != v; --n)
       if (size(v) % n == 0) {
         bind(part_of(v, n), RangeKind::Unroll);

@@ -267,11 +267,18 @@ class UnitTuner : protected StagingTuner {
 
   bool find_product();  // false where no unit multiplies it, or stores differ in their ranges
   const MmaUnit& unit() const { return *p_.unit; }
+  // Puts the product on the unit, so that a GPU's warps have their threads along lane_; false where
+  // the option is not legal.
+  bool multiply(int rows, int columns, int terms) {
+    lane_ = next_range_id(sink_) + 2;
+    return applied({OptKind::Mma, rows, 0, {columns, terms}});
+  }
   // In the order in which the loads of a factor follow one another, the smallest stride first.
   static Ids nearest_first(const std::vector<Node>& loads, Ids ids);
 
   MmaProduct p_;  // of the kernel as it was
   Ids sums_;
+  int lane_ = -1;
 };
 
 }  // namespace tiny

@@ -273,6 +273,25 @@ int next_stage_slot(Node sink) {
   return slot;
 }
 
+std::vector<Node> stages_of(std::span<const Node> statements) {
+  std::vector<Node> out;
+  for (Node n : statements) {
+    Node access = n->op == Op::Fetch ? n->src(0) : n;
+    if (access->op != Op::Load && access->op != Op::Store) continue;
+    if (Node s = access->src(0); is_stage(s) && !contains(out, s)) out.push_back(s);
+  }
+  return out;
+}
+
+std::vector<Node> repeated_along(Node store, std::span<const Node> blocks,
+                                 std::span<const Node> threads) {
+  std::vector<Node> out;
+  if (!is_stage(store->src(0))) out.assign(blocks.begin(), blocks.end());
+  out.insert(out.end(), threads.begin(), threads.end());
+  std::erase_if(out, [&](Node r) { return store->ranges & r->ranges; });
+  return out;
+}
+
 uint64_t staged_ranges(Node sink) {
   uint64_t out = 0;
   for (Node s : all_of(sink, Op::Stage)) out |= mask_of(s->srcs().subspan(3));

@@ -31,6 +31,14 @@ Node narrow(Node factor, const Target& target);
 bool narrow_factors(Contraction& c, const Target& target);
 
 inline bool is_stage(Node param) { return param->op == Op::Stage; }
+
+// Those that a program's statements access, the first one first.
+std::vector<Node> stages_of(std::span<const Node> statements);
+
+// Threads that differ in these ranges, on which the store does not depend, would repeat it; some of
+// them after others have read what it overwrites. A stage is the block's own.
+std::vector<Node> repeated_along(Node store, std::span<const Node> blocks,
+                                 std::span<const Node> threads);
 inline int64_t stage_depth(Node stage) { return stage->ints()[2]; }
 
 // On a CPU a stage is on the stack of the thread that fills it: all of a tile, whose ranges may be

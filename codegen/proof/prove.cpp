@@ -123,7 +123,6 @@ Finding unproved(const Claim& c, const char* why) {
               ": ", why)};
 }
 
-// Leaves that index and gate are computed from.
 void collect_leaves(Node n, NodeMap<char>& seen, std::vector<Node>& leaves) {
   if (seen.contains(n)) return;
   seen[n] = 1;
@@ -131,12 +130,18 @@ void collect_leaves(Node n, NodeMap<char>& seen, std::vector<Node>& leaves) {
   for (Node s : n->srcs()) collect_leaves(s, seen, leaves);
 }
 
-// Corners of the space: most defects show where every range is at an end of its own.
-std::string wrong_corner(const Claim& c) {
+// The leaves that index and gate are computed from.
+std::vector<Node> leaves_of(const Claim& c) {
   NodeMap<char> seen;
   std::vector<Node> leaves;
   collect_leaves(c.index, seen, leaves);
   if (c.gate) collect_leaves(c.gate, seen, leaves);
+  return leaves;
+}
+
+// Corners of the space: most defects show where every range is at an end of its own.
+std::string wrong_corner(const Claim& c) {
+  const std::vector<Node> leaves = leaves_of(c);
   for (Node leaf : leaves)
     if (!leaf->dtype.is_int() && !leaf->dtype.is_bool()) return "";
   constexpr uint32_t kCorners = 32;
@@ -229,10 +234,7 @@ class Prover {
 
   // With the ranges that make up one number as one range.
   bool is_inside_by_numbers(const Claim& c) {
-    NodeMap<char> seen;
-    std::vector<Node> leaves;
-    collect_leaves(c.index, seen, leaves);
-    if (c.gate) collect_leaves(c.gate, seen, leaves);
+    std::vector<Node> leaves = leaves_of(c);
     std::erase_if(leaves, [](Node n) { return !n->is(Op::Range); });
     std::vector<Claim> claims{c};
     std::vector<std::vector<Node>> ranges{leaves};

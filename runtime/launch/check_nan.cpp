@@ -15,6 +15,7 @@
 #include "tiny/base/thread.h"
 #include "tiny/ir/build.h"
 #include "tiny/ir/print.h"
+#include "tiny/rewrite/rebuild.h"
 
 namespace tiny {
 
@@ -143,9 +144,7 @@ std::string NanCheck::locate() const {
         b->label = "CHECK_NAN";
         done[n] = build::reshape(buffer_node(b), n->shape());
       } else {
-        std::vector<Node> srcs;
-        for (Node s : n->srcs()) srcs.push_back(*done.find(s));
-        done[n] = with_sources(n, srcs);
+        done[n] = on_new_sources(n, done);
       }
       keep.emplace_back(done[n]);
       if (n->op == Op::Param || n->is_const() || is_movement(n->op) || !n->dtype.is_float())

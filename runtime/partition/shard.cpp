@@ -274,6 +274,18 @@ Parts gather_pieces(Node n, const Pieces& data, const std::vector<Pieces>& index
   });
 }
 
+// Indices of a Gather or Scatter, in[first] and those behind it, along the axis that is cut: in
+// each device's own part.
+std::vector<Pieces> in_own_part(Node n, const std::vector<Parts>& in, size_t first,
+                                const Distribution& data) {
+  auto index = all_in_layout(n, in, first, {});
+  for (size_t i = 0; i < in[0].pieces.size(); ++i) {
+    Node& x = index[data.axis][i];
+    x = shifted(x, data.cuts[i]);
+  }
+  return index;
+}
+
 Parts gather(Node n, std::vector<Parts> in) {
   const Distribution data = in[0].layout;
   if (in[0].partial) in[0] = {in_layout(in[0], {}, devices_of(n))};
@@ -292,12 +304,7 @@ Parts gather(Node n, std::vector<Parts> in) {
     return gather_pieces(n, in[0].pieces, index, to);
   }
   // Elsewhere each device finds what it has, and zeros, for the sum over all.
-  auto index = all_in_layout(n, in, 1, {});
-  for (size_t i = 0; i < in[0].pieces.size(); ++i) {
-    Node& x = index[data.axis][i];
-    x = shifted(x, data.cuts[i]);
-  }
-  Parts out = gather_pieces(n, in[0].pieces, index, {});
+  Parts out = gather_pieces(n, in[0].pieces, in_own_part(n, in, 1, data), {});
   out.partial = n->dtype.is_bool() ? Op::Max : Op::Add;
   return out;
 }
@@ -331,14 +338,9 @@ Parts scatter(Node n, const std::vector<Parts>& in) {
     return scatter_pieces(n, in_layout(in[0], to, devices_of(n)),
                           in_layout(in[1], from, devices_of(n)), index, to);
   }
-  if (base.axis >= 0) {  // each device takes what falls into its part
-    auto index = all_in_layout(n, in, 2, {});
-    for (size_t i = 0; i < in[0].pieces.size(); ++i) {
-      Node& x = index[base.axis][i];
-      x = shifted(x, base.cuts[i]);
-    }
-    return scatter_pieces(n, in[0].pieces, in_layout(in[1], {}, devices_of(n)), index, base);
-  }
+  if (base.axis >= 0)  // each device takes what falls into its part
+    return scatter_pieces(n, in[0].pieces, in_layout(in[1], {}, devices_of(n)),
+                          in_own_part(n, in, 2, base), base);
   if (values.axis < 0 || how.op != Op::Add)
     return scatter_pieces(n, in_layout(in[0], {}, devices_of(n)),
                           in_layout(in[1], {}, devices_of(n)), all_in_layout(n, in, 2, {}), {});

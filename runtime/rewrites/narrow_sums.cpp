@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/analysis/views.h"
+#include "tiny/rewrite/rebuild.h"
 
 namespace tiny {
 
@@ -35,12 +36,9 @@ NodeMap<Node> narrow_sums(std::span<const Node> roots, std::span<const Node> ord
     for (Node s : n->srcs()) ++readers[s];
   for (Node r : roots) ++readers[r];
   NodeMap<Node> done;
-  std::vector<Node> srcs;
   for (Node n : order) {
-    srcs.clear();
-    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
     LabelScope label(n->label);
-    Node now = with_sources(n, srcs);
+    Node now = on_new_sources(n, done);
     if (is_narrowing(n)) {
       Node sum = sum_below(n, readers);
       if (sum && sorted_sizes(sum) != sorted_sizes(n)) {

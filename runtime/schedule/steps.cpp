@@ -9,6 +9,7 @@
 #include "tiny/base/text.h"
 #include "tiny/ir/build.h"
 #include "tiny/ir/print.h"
+#include "tiny/rewrite/rebuild.h"
 
 namespace tiny {
 
@@ -139,10 +140,7 @@ void begin_at_parts(Step& step) {
   }
   if (step.offsets.empty()) return;
   for (Node n : nodes) {
-    if (done.contains(n)) continue;
-    std::vector<Node> srcs;
-    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
-    done[n] = with_sources(n, srcs);
+    if (!done.contains(n)) done[n] = on_new_sources(n, done);
   }
   step.kernel = NodeRef(*done.find(step.kernel.get()));
 }

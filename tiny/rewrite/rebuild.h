@@ -7,6 +7,13 @@
 
 namespace tiny {
 
+// The node on what became of its sources.
+inline Node on_new_sources(Node n, const NodeMap<Node>& now) {
+  std::vector<Node> srcs;
+  for (Node s : n->srcs()) srcs.push_back(*now.find(s));
+  return with_sources(n, srcs);
+}
+
 // The replacement of each node of a graph, given with sources before users: make(node, its new
 // sources).
 template <class Make> NodeMap<Node> remake(std::span<const Node> order, Make make) {

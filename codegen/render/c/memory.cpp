@@ -11,14 +11,8 @@
 namespace tiny {
 
 void CPrinter::declare_stages() {
-  std::vector<Node> stages;
-  for (Node n : program_.body) {
-    Node access = n->is(Op::Fetch) ? n->src(0) : n;
-    if (!access->is(Op::Load) && !access->is(Op::Store)) continue;
-    Node s = access->src(0);
-    if (is_stage(s) && !contains(stages, s)) stages.push_back(s);
-  }
-  std::ranges::sort(stages, [](Node a, Node b) { return slot_of(a) > slot_of(b); });
+  std::vector<Node> stages = stages_of(program_.body);
+  std::ranges::sort(stages, std::ranges::greater(), slot_of);
   if (!dialect_.classes) {  // of one thread, on its stack
     for (Node s : stages)
       shared_ += cat("  ", type(in_memory(s->dtype)), " ", buffer(s), "[", elements_of(s),
@@ -306,14 +300,10 @@ void CPrinter::combine_atomically(Node n) {
   });
 }
 
-// Threads that differ in ranges which the store does not depend on would repeat it; some of them
-// after others have read what it overwrites. A stage is the block's own.
 std::string CPrinter::once_per_grid(Node store) {
   std::string first;
-  for (const auto& ranges : {blocks_, threads_})
-    for (Node r : ranges)
-      if (!(store->ranges & r->ranges) && !(is_stage(store->src(0)) && kind(r) == RangeKind::Block))
-        first += cat(first.empty() ? "" : " && ", value(r), " == 0");
+  for (Node r : repeated_along(store, blocks_, threads_))
+    first += cat(first.empty() ? "" : " && ", value(r), " == 0");
   return first.empty() ? "" : "if (" + first + ") ";
 }
 

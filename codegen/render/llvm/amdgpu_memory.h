@@ -19,14 +19,8 @@ class Memory : public Groups {
  protected:
   // Stages lie in the block's dynamic shared memory in the order of their slots.
   void find_stages() {
-    std::vector<Node> stages;
-    for (Node n : program_.body) {
-      Node access = n->is(Op::Fetch) ? n->src(0) : n;
-      if (!access->is(Op::Load) && !access->is(Op::Store)) continue;
-      if (is_stage(access->src(0))) stages.push_back(access->src(0));
-    }
-    std::ranges::sort(stages, [](Node a, Node b) { return slot_of(a) > slot_of(b); });
-    stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
+    std::vector<Node> stages = stages_of(program_.body);
+    std::ranges::sort(stages, std::ranges::greater(), slot_of);
     int64_t at = 0;
     for (Node s : stages) {
       stages_[s] = cat("%stage", kFirstStage - slot_of(s));
@@ -107,15 +101,10 @@ class Memory : public Groups {
     return type + " " + define(cat("add ", type, " ", value(index), ", ", lane));
   }
 
-  // Threads that differ in ranges which the store does not depend on would repeat it; some of them
-  // after others have read what it overwrites. A stage is the block's own.
   std::string once_per_grid(Node store) {
     std::string first;
-    for (const auto& ranges : {grid_, threads_})
-      for (Node r : ranges)
-        if (!(store->ranges & r->ranges) &&
-            !(is_stage(store->src(0)) && kind(r) == RangeKind::Block))
-          first = both(first, "i1 " + define(cat("icmp eq ", typed(r), ", 0")));
+    for (Node r : repeated_along(store, grid_, threads_))
+      first = both(first, "i1 " + define(cat("icmp eq ", typed(r), ", 0")));
     return first;
   }
 

@@ -122,13 +122,7 @@ std::string WgslPrinter::half_functions() const {
 
 // An element of less than a word has one of its own here.
 void WgslPrinter::declare_stages() {
-  std::vector<Node> stages;
-  for (Node n : program_.body) {
-    Node access = n->is(Op::Fetch) ? n->src(0) : n;
-    if (!is_access(access) || !is_stage(access->src(0))) continue;
-    if (!contains(stages, access->src(0))) stages.push_back(access->src(0));
-  }
-  for (Node s : stages)
+  for (Node s : stages_of(program_.body))
     text_.declarations += cat("var<workgroup> ", buffer(s), ": array<",
                               s->dtype.bits() == 64 ? "vec2<u32>" : type(s->dtype), ", ",
                               stage_bytes(s) / bytes_of_element(s->dtype), ">;\n");
@@ -235,14 +229,10 @@ WgslPrinter::Lanes WgslPrinter::load_words(Node n, Str at) {
 
 // --- stores --------------------------------------------------------------------------------------
 
-// Threads that differ in ranges which the store does not depend on would repeat it; some of them
-// after others have read what it overwrites. A stage is the block's own.
 std::string WgslPrinter::once_per_grid(Node store) {
   std::string first;
-  for (const auto& ranges : {grid_.blocks, grid_.threads})
-    for (Node r : ranges)
-      if (!(store->ranges & r->ranges) && !(is_stage(store->src(0)) && kind(r) == RangeKind::Block))
-        first += cat(first.empty() ? "" : " && ", scalar(r), " == 0");
+  for (Node r : repeated_along(store, grid_.blocks, grid_.threads))
+    first += cat(first.empty() ? "" : " && ", scalar(r), " == 0");
   return first;
 }
 
