@@ -452,10 +452,12 @@ TEST_CASE("what a length cannot do is an error that says so") {
   says([&] { y.matmul(x.narrow(1, 0, m).t().narrow(1, 0, 6)); }, "narrow the other to it too");
   says([&] { x.t().matmul(y); }, "narrow the other to it too");
   says([&] { y.topk(2, 0); }, "topk: 2 of 8 elements, or fewer: a Variable may be 1");
-  says([&] { y.median(0); }, "is a Variable");
+  says([&] { y.median(); }, "is a Variable");
   says([&] { x.narrow(0, 0, Variable("k", 0, 8).bind(1)).max(0); }, "a Variable may be 0");
   says([&] { y.item<float>(); }, "is a Variable");
-  says([&] { y.gather(0, Tensor::zeros({1, 6}, kI64)); }, "gather from the whole tensor");
+  says([&] { y.gather(1, Tensor::zeros({1, 6}, kI64)); }, "does not go over all of them");
+  says([&] { conv1d(y.t().unsqueeze(0), Tensor::ones({1, 6, 3})); }, "cannot be split or merged");
+  says([&] { adaptive_avg_pool1d(y.t().unsqueeze(0), 2); }, "is a Variable");
   says(
       [&] {
         Tensor z = x * 1;

@@ -36,7 +36,7 @@ void check_operands(const Conv& c, const Tensor& x, const Tensor& weight) {
   detail::require_float(c.what, x.dtype());
   detail::require_float(c.what, weight.dtype());
   check(x.rank() == c.axes + 2 && weight.rank() == c.axes + 2, c.what, ": takes an input and a ",
-        "weight with ", c.axes, " spatial axes after two others and not ", to_text(x.shape()),
+        "weight with ", c.axes, " spatial axes after two others and not ", to_text(x.capacity()),
         " and ", to_text(weight.shape()));
   check(c.groups >= 1, c.what, ": ", c.groups, " groups");
 }
@@ -46,9 +46,9 @@ Tensor windows(const Conv& c, const Tensor& x, Ints kernel) {
   std::vector<WindowArg> args;
   for (int i = 0; i < c.axes; ++i) {
     args.push_back({kernel[i], c.stride[i], c.dilation[i], c.padding[i]});
-    check(kernel[i] > 0 && span_of(c.what, args.back()) <= x.shape()[2 + i], c.what,
+    check(kernel[i] > 0 && span_of(c.what, args.back()) <= x.capacity()[2 + i], c.what,
           ": a kernel of ", to_text(kernel), " with dilation ", to_text(c.dilation),
-          " does not fit the padded input ", to_text(x.shape()));
+          " does not fit the padded input ", to_text(x.capacity()));
   }
   return Tensor(build::windows(x.node(), 2, args));
 }
@@ -57,7 +57,7 @@ Tensor windows(const Conv& c, const Tensor& x, Ints kernel) {
 // that is computed in: (N, out, places * phases...), or (N, out, phases..., places...) if `apart`.
 Tensor correlate(const Conv& c, const Tensor& x, const Tensor& weight) {
   const int d = c.axes, phased = static_cast<int>(c.phases.size());
-  const int64_t n = x.shape()[0], out = weight.shape()[0], in = weight.shape()[1 + phased];
+  const int64_t n = x.capacity()[0], out = weight.shape()[0], in = weight.shape()[1 + phased];
   const int64_t g = c.groups;
   const Shape kernel = to_shape(weight.shape().subspan(2 + phased));
   const Tensor view = windows(c, x, kernel);
@@ -71,7 +71,7 @@ Tensor correlate(const Conv& c, const Tensor& x, const Tensor& weight) {
   }
   for (int i = 0; i < d; ++i) {
     const bool follows = phased && !c.apart;
-    const int64_t places = view.shape()[2 + i], phases = follows ? c.phases[i] : 1;
+    const int64_t places = view.capacity()[2 + i], phases = follows ? c.phases[i] : 1;
     split.push_back(places);
     lifted.push_back(1);
     if (follows) split.push_back(1);
@@ -94,8 +94,8 @@ Tensor correlate(const Conv& c, const Tensor& x, const Tensor& weight) {
 
 Tensor finish(const Conv& c, const Tensor& y, const Tensor& bias, DType t) {
   if (!bias.defined()) return y.to(t);
-  check(bias.rank() == 1 && bias.shape()[0] == y.shape()[1], c.what, ": a bias of shape ",
-        to_text(bias.shape()), " for ", y.shape()[1], " channels");
+  check(bias.rank() == 1 && bias.shape()[0] == y.capacity()[1], c.what, ": a bias of shape ",
+        to_text(bias.shape()), " for ", y.capacity()[1], " channels");
   Shape lifted(c.axes + 1, 1);
   lifted[0] = -1;
   return (y + bias.to(y.dtype()).reshape(lifted)).to(t);
@@ -113,11 +113,11 @@ Tensor conv(const char* what, int axes, const Tensor& given, const Tensor& given
                o.groups,
                {}};
   check_operands(c, x, weight);
-  check(x.shape()[1] == checked_mul(what, weight.shape()[1], c.groups) &&
+  check(x.capacity()[1] == checked_mul(what, weight.shape()[1], c.groups) &&
             weight.shape()[0] % c.groups == 0,
-        what, ": an input of ", to_text(x.shape()), " with a weight of ", to_text(weight.shape()),
-        " in ", c.groups, " groups: the weight is (out, ", x.shape()[1], " / groups, kernel) with ",
-        "out a multiple of groups");
+        what, ": an input of ", to_text(x.capacity()), " with a weight of ",
+        to_text(weight.shape()), " in ", c.groups, " groups: the weight is (out, ", x.capacity()[1],
+        " / groups, kernel) with ", "out a multiple of groups");
   std::vector<Padding> pads(2);
   for (int64_t p : c.padding) pads.push_back({p, p});
   const DType t = promote(x.dtype(), weight.dtype()), wide = detail::compute_dtype(t);
@@ -268,9 +268,9 @@ Tensor conv_transpose(const char* what, int d, const Tensor& given, const Tensor
               extra = o.output_padding.of(what, "output_padding", d, 0);
   Conv c{what, d, Shape(d, 1), Shape(d, 0), dilation, o.groups, {}};
   check_operands(c, x, weight);
-  check(x.shape()[1] == weight.shape()[0] && weight.shape()[0] % c.groups == 0, what,
-        ": an input of ", to_text(x.shape()), " with a weight of ", to_text(weight.shape()), " in ",
-        c.groups, " groups: the weight is (", x.shape()[1], ", out / groups, kernel)");
+  check(x.capacity()[1] == weight.shape()[0] && weight.shape()[0] % c.groups == 0, what,
+        ": an input of ", to_text(x.capacity()), " with a weight of ", to_text(weight.shape()),
+        " in ", c.groups, " groups: the weight is (", x.capacity()[1], ", out / groups, kernel)");
   const DType t = promote(x.dtype(), weight.dtype()), wide = detail::compute_dtype(t);
   Tensor y = x.to(wide);
   std::vector<Axis> axes;
@@ -278,11 +278,11 @@ Tensor conv_transpose(const char* what, int d, const Tensor& given, const Tensor
   for (int i = 0; i < d; ++i) {
     check(extra[i] < std::max(stride[i], dilation[i]), what, ": output_padding ", to_text(extra),
           " must be below the stride ", to_text(stride), " or the dilation ", to_text(dilation));
-    axes.push_back(axis_of(what, {x.shape()[2 + i], weight.shape()[2 + i], stride[i], dilation[i],
-                                  padding[i], extra[i]}));
+    axes.push_back(axis_of(what, {x.capacity()[2 + i], weight.shape()[2 + i], stride[i],
+                                  dilation[i], padding[i], extra[i]}));
     const Axis& a = axes.back();
-    check(x.shape()[2 + i] > 0 && a.length > 0, what, ": nothing is left of the input ",
-          to_text(x.shape()), " with padding ", to_text(padding));
+    check(x.capacity()[2 + i] > 0 && a.length > 0, what, ": nothing is left of the input ",
+          to_text(x.capacity()), " with padding ", to_text(padding));
     around.push_back(a.around());
     cut.push_back(a.cut());
     c.dilation[i] = a.dilation;

@@ -28,13 +28,13 @@ void check_shape(const char* what, const char* name, const Tensor& t, const Shap
 // The axes 1, 1, C, 1, 1 that let a vector of channels broadcast against x.
 Shape channel_shape(const Tensor& x, int channel = 1) {
   Shape shape(x.rank(), 1);
-  shape[channel] = x.shape()[channel];
+  shape[channel] = x.capacity()[channel];
   return shape;
 }
 
 void check_channels(const char* what, const Tensor& x) {
   detail::require_float(what, x.dtype());
-  check(x.rank() >= 2, what, ": takes (N, C, ...) and not ", to_text(x.shape()));
+  check(x.rank() >= 2, what, ": takes (N, C, ...) and not ", to_text(x.capacity()));
 }
 
 // (1 - momentum) old + momentum now, without a gradient and in the old one's dtype.
@@ -76,7 +76,7 @@ BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
                            const BatchNormOptions& options) {
   LabelScope label("batch_norm");
   check_channels("batch_norm", x);
-  const Shape channels{x.shape()[1]};
+  const Shape channels{x.capacity()[1]};
   check_shape("batch_norm", "weight", weight, channels);
   check_shape("batch_norm", "bias", bias, channels);
   check_shape("batch_norm", "running mean", running_mean, channels);
@@ -146,7 +146,7 @@ namespace {
 Tensor normalize_groups(const char* what, const Tensor& x, int64_t groups, const Tensor& weight,
                         const Tensor& bias, double eps) {
   check_channels(what, x);
-  const int64_t channels = x.shape()[1];
+  const int64_t channels = x.capacity()[1];
   check(groups >= 1 && channels % groups == 0, what, ": ", groups, " groups of ", channels,
         " channels");
   check_shape(what, "weight", weight, {channels});
@@ -154,7 +154,7 @@ Tensor normalize_groups(const char* what, const Tensor& x, int64_t groups, const
   const Tensor grouped = x.to(detail::compute_dtype(x.dtype())).unflatten(1, {groups, -1});
   Shape axes;
   for (int i = 2; i < grouped.rank(); ++i) axes.push_back(i);
-  const Tensor y = standardize(grouped, axes, eps).reshape(to_shape(x.shape()));
+  const Tensor y = standardize(grouped, axes, eps).reshape(to_shape(x.capacity()));
   return affine(y, weight, bias, channel_shape(x)).to(x.dtype());
 }
 
@@ -169,9 +169,9 @@ Tensor group_norm(const Tensor& x, int64_t num_groups, const Tensor& weight, con
 Tensor instance_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   LabelScope label("instance_norm");
   check_channels("instance_norm", x);
-  const int64_t channels = std::max<int64_t>(x.shape()[1], 1);
-  check(numel(x.shape().subspan(2)) != 1,
-        "instance_norm: one value for each channel of a sample in ", to_text(x.shape()),
+  const int64_t channels = std::max<int64_t>(x.capacity()[1], 1);
+  check(numel(x.capacity().subspan(2)) != 1,
+        "instance_norm: one value for each channel of a sample in ", to_text(x.capacity()),
         " has no variance: it takes more than one spatial element");
   return normalize_groups("instance_norm", x, channels, weight, bias, eps);
 }

@@ -19,7 +19,7 @@ struct Pool {
   const Tensor& x;
 
   int first() const { return x.rank() - axes; }  // spatial axis
-  int64_t size(int i) const { return x.shape()[first() + i]; }
+  int64_t size(int i) const { return x.capacity()[first() + i]; }
   int64_t padded(int i) const { return checked_add(what, size(i), 2 * padding[i]); }
   int64_t span(int i) const { return span_of(what, {kernel[i], 1, dilation[i]}); }
 };
@@ -31,7 +31,7 @@ int64_t window_count(const Pool& p, int i, bool ceil_mode) {
   const int64_t room =
       ceil_mode && p.size(i) > 0 && space > -step ? std::max<int64_t>(space, 0) : space;
   check(room >= 0, p.what, ": a kernel of ", to_text(p.kernel), " does not fit the input ",
-        to_text(p.x.shape()), " with padding ", to_text(p.padding));
+        to_text(p.x.capacity()), " with padding ", to_text(p.padding));
   int64_t count = (ceil_mode ? ceil_div(room, step) : room / step) + 1;
   if (ceil_mode && (count - 1) * step >= p.size(i) + p.padding[i]) --count;
   return count;
@@ -40,7 +40,7 @@ int64_t window_count(const Pool& p, int i, bool ceil_mode) {
 Pool make_pool(const char* what, int axes, const Tensor& x, const PerAxis& kernel,
                const PoolOptions& o) {
   check(x.rank() == axes + 1 || x.rank() == axes + 2, what, ": takes an input with ", axes,
-        " spatial axes after one or two others and not ", to_text(x.shape()));
+        " spatial axes after one or two others and not ", to_text(x.capacity()));
   Pool p{what, axes, kernel.of(what, "kernel", axes, 1), {}, {}, {}, {}, x};
   p.stride = o.stride ? o.stride->of(what, "stride", axes, 1) : p.kernel;
   p.padding = o.padding.of(what, "padding", axes, 0);
@@ -127,7 +127,7 @@ Tensor avg_pool(const char* what, int axes, const Tensor& x, const PerAxis& kern
 // The result's elements along one axis: a maximum or an average over [floor(i n / m),
 // ceil((i + 1) n / m)).
 Tensor adapt_axis(const Tensor& x, int axis, int64_t m, bool maximum) {
-  const int64_t n = x.shape()[axis];
+  const int64_t n = m == 1 ? x.capacity()[axis] : x.size(axis);
   if (n % m == 0) {
     const Tensor blocks = x.unflatten(axis, {m, n / m});
     return maximum ? blocks.max(axis + 1) : blocks.mean(axis + 1);
@@ -157,12 +157,12 @@ Tensor adaptive_pool(const char* what, int axes, const Tensor& x, const PerAxis&
   LabelScope label(what);
   detail::require_float(what, x.dtype());
   check(x.rank() == axes + 1 || x.rank() == axes + 2, what, ": takes an input with ", axes,
-        " spatial axes after one or two others and not ", to_text(x.shape()));
+        " spatial axes after one or two others and not ", to_text(x.capacity()));
   const Shape sizes = output_size.of(what, "output size", axes, 1);
   Tensor y = x.to(detail::compute_dtype(x.dtype()));
   for (int i = 0; i < axes; ++i) {
     const int axis = x.rank() - axes + i;
-    check(x.shape()[axis] > 0, what, ": nothing to choose from in ", to_text(x.shape()));
+    check(x.capacity()[axis] > 0, what, ": nothing to choose from in ", to_text(x.capacity()));
     y = adapt_axis(y, axis, sizes[i], maximum);
   }
   return y.to(x.dtype());
@@ -178,14 +178,14 @@ WithIndices max_pool_with_indices(const Tensor& x, int axes, const PerAxis& kern
   const Tensor seen = windows(p, detail::in_memory(x), lowest(x.dtype()));
   // Positions as a tensor of the input's spatial axes, seen through the same windows; those of the
   // padding are out of reach.
-  const Shape spatial = to_shape(x.shape().last(axes));
+  const Shape spatial = to_shape(x.capacity().last(axes));
   const DType t = numel(spatial) < INT32_MAX ? kI32 : kI64;
   const int64_t outside = int_max(t);
   Shape lifted(p.first(), 1);
   lifted.insert(lifted.end(), spatial.begin(), spatial.end());
   const Tensor positions = Tensor::arange(0, numel(spatial), 1, t).reshape(lifted);
   const Tensor at = windows(p, positions, outside);
-  Shape ones = to_shape(values.shape());
+  Shape ones = to_shape(values.capacity());
   ones.resize(x.rank() + axes, 1);
   Tensor hit = seen == seen.max(kernel_dims(p)).reshape(ones);
   if (x.dtype().is_float()) hit = logical_or(hit, seen.isnan());

@@ -10,7 +10,7 @@ namespace {
 
 // Element i of m is x's element floor(i n / m), or floor((i + 1/2) n / m) where exact.
 Tensor nearest_axis(const Tensor& x, int axis, int64_t m, bool exact) {
-  const int64_t n = x.shape()[axis];
+  const int64_t n = x.size(axis);
   if (m == n) return x;
   if (m % n == 0) return x.repeat_interleave(m / n, axis);
   if (n % m == 0) {
@@ -25,7 +25,7 @@ Tensor nearest_axis(const Tensor& x, int axis, int64_t m, bool exact) {
 // Weighs the two neighbours of the position (i + 1/2) n / m - 1/2 (0 if negative), or of
 // i (n - 1) / (m - 1).
 Tensor linear_axis(const Tensor& x, int axis, int64_t m, bool align_corners) {
-  const int64_t n = x.shape()[axis];
+  const int64_t n = x.size(axis);
   if (m == n) return x;
   const Tensor i = Tensor::arange(m);
   const int64_t divisor = align_corners ? std::max<int64_t>(m - 1, 1) : 2 * m;
@@ -43,16 +43,16 @@ Tensor linear_axis(const Tensor& x, int axis, int64_t m, bool align_corners) {
 
 Tensor interpolate(const Tensor& x, const PerAxis& size, Resample mode, bool align_corners) {
   LabelScope label("interpolate");
-  check(x.rank() >= 3, "interpolate: takes (N, C, spatial...) and not ", to_text(x.shape()));
+  check(x.rank() >= 3, "interpolate: takes (N, C, spatial...) and not ", to_text(x.capacity()));
   check(!align_corners || mode == Resample::Linear,
         "interpolate: align_corners is for Resample::Linear");
   if (mode == Resample::Linear) detail::require_float("interpolate", x.dtype());
   const Shape sizes = size.of("interpolate", "size", x.rank() - 2, 1);
   Tensor y = mode == Resample::Linear ? x.to(detail::compute_dtype(x.dtype())) : x;
   for (int axis = 2; axis < x.rank(); ++axis) {
-    check(x.shape()[axis] > 0, "interpolate: nothing to take from in ", to_text(x.shape()));
+    check(x.capacity()[axis] > 0, "interpolate: nothing to take from in ", to_text(x.capacity()));
     const int64_t m = sizes[axis - 2];
-    checked_mul("interpolate", 2 * m + 1, x.shape()[axis]);
+    checked_mul("interpolate", 2 * m + 1, x.capacity()[axis]);
     y = mode == Resample::Linear ? linear_axis(y, axis, m, align_corners)
                                  : nearest_axis(y, axis, m, mode == Resample::NearestExact);
   }
@@ -62,11 +62,11 @@ Tensor interpolate(const Tensor& x, const PerAxis& size, Resample mode, bool ali
 Tensor pixel_shuffle(const Tensor& x, int64_t upscale_factor) {
   const int64_t r = upscale_factor;
   check(x.rank() >= 3 && r >= 1 && x.size(-3) % (r * r) == 0, "pixel_shuffle: the channels of ",
-        to_text(x.shape()), " are no multiple of ", r, " x ", r);
+        to_text(x.capacity()), " are no multiple of ", r, " x ", r);
   const int64_t c = x.size(-3) / (r * r), h = x.size(-2), w = x.size(-1);
   const Tensor apart = x.unflatten(-3, {c, r, r});                  // (..., C, r, r, H, W)
   const Tensor blocks = apart.transpose(-2, -3).transpose(-3, -4);  // (..., C, H, r, r, W)
-  Shape shape = to_shape(x.shape());
+  Shape shape = to_shape(x.capacity());
   shape.resize(shape.size() - 3);
   shape.insert(shape.end(), {c, h * r, w * r});
   return blocks.transpose(-1, -2).reshape(shape);
@@ -74,10 +74,10 @@ Tensor pixel_shuffle(const Tensor& x, int64_t upscale_factor) {
 
 Tensor channel_shuffle(const Tensor& x, int64_t groups) {
   check(x.rank() >= 2 && groups >= 1 && x.size(1) % groups == 0,
-        "channel_shuffle: the channels of ", to_text(x.shape()), " are no multiple of ", groups,
+        "channel_shuffle: the channels of ", to_text(x.capacity()), " are no multiple of ", groups,
         " groups");
   const Tensor apart = x.unflatten(1, {groups, x.size(1) / groups});
-  return apart.transpose(1, 2).reshape(to_shape(x.shape()));
+  return apart.transpose(1, 2).reshape(to_shape(x.capacity()));
 }
 
 }  // namespace tiny

@@ -132,11 +132,37 @@ Tensor position(Ints shape, int axis, DType dtype) {
   return Tensor(build::iota(shape, axis, dtype));
 }
 
+Tensor whole(const Tensor& x) {
+  return x.node()->lengths ? Tensor(make(Op::Whole, x.dtype(), {x.node()})) : x;
+}
+
 Tensor gather_axis(const Tensor& x, int axis, const Tensor& index) {
   std::vector<Node> indices;
-  for (int i = 0; i < x.rank(); ++i)
+  std::vector<int> axes(x.rank());
+  for (int i = 0; i < x.rank(); ++i) {
+    axes[i] = i == axis ? -1 : i;
     indices.push_back(i == axis ? index.node() : build::iota(index.capacity(), i, index.dtype()));
-  return Tensor(build::gather(x.node(), indices));
+  }
+  return gather(x, indices, axes);
+}
+
+Tensor gather(const Tensor& x, std::vector<Node> indices, const std::vector<int>& axes) {
+  for (int i = 0; i < x.rank(); ++i) {
+    const Node length = x.node()->length(i);
+    if (!length || axes[i] >= 0) continue;
+    const Tensor at(indices[i]);
+    indices[i] = where(at < Tensor(length), at, -1).node();
+  }
+  Node y = build::gather(whole(x).node(), indices);
+  for (int i = 0; i < x.rank(); ++i) {
+    const Node length = x.node()->length(i);
+    if (!length || axes[i] < 0) continue;
+    check(y->shape()[axes[i]] == x.capacity()[i], "gather: axis ", i, " of ", to_text(x.capacity()),
+          " holds as many elements as a Variable says, and an index of ", to_text(y->shape()),
+          " does not go over all of them");
+    y = build::limit(y, axes[i], length);
+  }
+  return Tensor(y);
 }
 
 Node memory_behind(Node n) {
@@ -170,7 +196,7 @@ Tensor beside(const Tensor& y, const Tensor& x) {
   return is_there || device == runtime_seam::default_device() ? y : y.to(device);
 }
 
-Tensor wrap_negative(const Tensor& index, int64_t size) {
+Tensor wrap_negative(const Tensor& index, const Operand& size) {
   const DType t = index.dtype() == kI32 ? kI32 : kI64;
   const Tensor i = index.to(t);
   return index.dtype().is_unsigned() ? i : where(i < 0, i + size, i);

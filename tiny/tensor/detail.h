@@ -59,6 +59,13 @@ void require_shape(const char* what, const Shape& shape);  // no negative size
 // The position along `axis` in every element of a tensor of this shape.
 Tensor position(Ints shape, int axis, DType dtype = kI64);
 
+// x, all of whose elements count: those beyond a length are unspecified.
+Tensor whole(const Tensor& x);
+
+// x[indices...], of the indices' shape. axes: for each axis of x the result's whose positions its
+// index is, so that a length of it becomes that axis's, or -1: there zero is read beyond a length.
+Tensor gather(const Tensor& x, std::vector<Node> indices, const std::vector<int>& axes);
+
 // Gather of rows along one axis: out[.., index[..], ..] with index of the result's shape, i64 or
 // i32, its other axes no longer than those of x.
 Tensor gather_axis(const Tensor& x, int axis, const Tensor& index);
@@ -113,6 +120,6 @@ Tensor custom_gradient(const Tensor& value, const std::vector<Tensor>& inputs,
 Tensor beside(const Tensor& y, const Tensor& x);
 
 // `index` with `size` added where it is negative.
-Tensor wrap_negative(const Tensor& index, int64_t size);
+Tensor wrap_negative(const Tensor& index, const Operand& size);
 
 }  // namespace tiny::detail

@@ -9,12 +9,13 @@
 // is that of the bound, Tensor::capacity(); what lies beyond n is never part of a result.
 // Element-wise functions keep such an axis (all operands must have it), reductions, softmax and
 // matrix products over it take the first n elements, and their loops end there. Running sums and
-// their kin, sort and topk see those n alone, in the time of the bound; cat puts one behind the
-// other, and the result's length is the sum, n + m or n + 1. Axes beside it are free; it cannot be
-// split, merged, cut or padded, nor asked for its size(): n.tensor() is that, as a value. Reading
-// the tensor on the host gives n elements. As a value, n.tensor() is an i64 scalar for masks, means
-// and the like; x.narrow(axis, n, 1) begins at n, and x.index({n}) and x.assign({n}, value) read
-// and write there.
+// their kin, sort, median and topk see those n alone, in the time of the bound; cat puts one behind
+// the other, and the result's length is the sum, n + m or n + 1. Index tensors read zeros from what
+// lies beyond it, and what lies there is not written anywhere. Axes beside it are free, those that
+// convolutions and pools slide over too; it cannot be split, merged, cut or padded, nor asked for
+// its size(): n.tensor() is that, as a value. Reading the tensor on the host gives n elements. As a
+// value, n.tensor() is an i64 scalar for masks, means and the like; x.narrow(axis, n, 1) begins at
+// n, and x.index({n}) and x.assign({n}, value) read and write there.
 //
 // How: the value is a scalar in memory, an argument of kernels like any tensor, wrapped in a node
 // (Op::Bound) that tells its bounds to every proof. A length is a fact of nodes (facts.h:

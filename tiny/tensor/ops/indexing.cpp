@@ -57,14 +57,14 @@ Tensor Tensor::gather(int64_t dim, const Tensor& index) const {
 Tensor Tensor::take_along_dim(const Tensor& index, int64_t dim) const {
   LabelScope label("take_along_dim");
   const int axis = normalize_axis("take_along_dim", dim, rank());
-  check(index.rank() == rank(), "take_along_dim: an index of shape ", to_text(index.shape()),
-        " for ", to_text(shape()));
+  check(index.rank() == rank(), "take_along_dim: an index of shape ", to_text(index.capacity()),
+        " for ", to_text(capacity()));
   if (rank() == 0) return Tensor(node());
-  Shape mine = to_shape(shape()), other = to_shape(index.shape());
+  Shape mine = to_shape(capacity()), other = to_shape(index.capacity());
   mine[axis] = other[axis] = 1;
   Shape common = broadcast("take_along_dim", mine, other);
   const auto expanded = [&](const Tensor& t) {
-    common[axis] = t.shape()[axis];
+    common[axis] = t.capacity()[axis];
     return t.expand(common);
   };
   return expanded(*this).gather(axis, expanded(index));
@@ -85,10 +85,10 @@ Tensor Tensor::embedding(const Tensor& index, std::optional<int64_t> padding_idx
   check(rank() == 2, "embedding: the weight is (rows, width) and not ", to_text(capacity()));
   const Tensor i = index_dtype("embedding", index);
   Shape to = to_shape(i.capacity());
-  to.push_back(size(1));
+  to.push_back(capacity()[1]);
   const Tensor row = i.unsqueeze(-1).expand(to);
   const Node column = build::iota(to, row.rank() - 1, row.dtype());
-  const Tensor y(build::gather(node(), std::array{row.node(), column}));
+  const Tensor y = detail::gather(*this, {row.node(), column}, {-1, row.rank() - 1});
   if (!padding_idx) return y;
   const int64_t padding = *padding_idx < 0 ? *padding_idx + size(0) : *padding_idx;
   return where(row == padding, y.detach(), y);
@@ -187,12 +187,16 @@ PartlyIndexed apply_views(const char* what, const Tensor& x, const std::vector<I
         break;
       case Index::Kind::NewAxis: out.view = out.view.unsqueeze(axis++); break;
       default: {
-        const int64_t size = axes_taken(i) ? out.view.size(axis) : 0;
-        if (axes_taken(i)) check_variable(what, i.tensor.node(), size);
-        if (i.tensor.dtype().is_bool())
+        if (i.tensor.dtype().is_bool()) {
           add_mask(what, out.view, axis, i.tensor, out);
-        else
-          out.tensors.emplace_back(axis, detail::wrap_negative(index_dtype(what, i.tensor), size));
+        } else {
+          const int64_t size = out.view.capacity()[axis];
+          const Node length = out.view.node()->length(axis);
+          check_variable(what, i.tensor.node(), size);
+          out.tensors.emplace_back(
+              axis, detail::wrap_negative(index_dtype(what, i.tensor),
+                                          length ? Operand(Tensor(length)) : Operand(size)));
+        }
         for (int k = 0; k < axes_taken(i); ++k) out.origins.emplace_back(axis++, line());
       }
     }
@@ -245,12 +249,31 @@ Tensor Tensor::index(const std::vector<Index>& at) const {
   LabelScope label("index");
   const PartlyIndexed p = apply_views("index", *this, at);
   if (p.tensors.empty()) return p.view;
-  return Tensor(build::gather(p.view.node(), place_tensors("index", p).indices));
+  const Placed placed = place_tensors("index", p);
+  return detail::gather(p.view, placed.indices, placed.axes);
 }
 
 // --- Writing ------------------------------------------------------------------------------------
 
 namespace {
+
+// base with the values combined in; those beyond a length, of them or of an index, are left out.
+Tensor scattered(const Tensor& base, const Tensor& values, std::vector<Node> indices,
+                 ScatterArg how) {
+  Tensor first = detail::whole(Tensor(indices[0]));
+  std::vector<Node> limited = indices;
+  limited.push_back(values.node());
+  for (Node n : limited)
+    for (int i = 0; i < n->rank; ++i)
+      if (const Node length = n->length(i)) {
+        const Tensor position = detail::position(first.capacity(), i, first.dtype());
+        first = where(position < Tensor(length), first, -1);
+      }
+  for (Node& n : indices) n = detail::whole(Tensor(n)).node();
+  indices[0] = first.node();
+  const Node base_node = detail::whole(base).node(), added = detail::whole(values).node();
+  return detail::with_lengths(Tensor(build::scatter(base_node, added, indices, how)), base);
+}
 
 // For each axis of the tensor that was indexed, the positions that the result's elements have
 // there. Those of a slice depend on one axis of the result alone.
@@ -291,8 +314,8 @@ Tensor Tensor::index_put(const std::vector<Index>& at, const Tensor& values,
   const Placed placed = place_tensors("index_put", p);
   const DType t = accumulate ? detail::compute_dtype(dtype()) : dtype();
   const ScatterArg how{accumulate ? Op::Add : Op::Assign, false};
-  const Node added = v.to(t).expand(placed.shape).node();
-  return Tensor(build::scatter(to(t).node(), added, own_indices(p, placed), how)).to(dtype());
+  const Tensor added = v.to(t).expand(placed.shape);
+  return scattered(to(t), Tensor(added), own_indices(p, placed), how).to(dtype());
 }
 
 namespace {
@@ -335,12 +358,13 @@ Tensor& Tensor::assign(const std::vector<Index>& at, const Operand& value) & {
 
 Tensor Tensor::index_add(int64_t dim, const Tensor& index, const Tensor& source) const {
   LabelScope label("index_add");
-  check(rank() > 0 && index.rank() <= 1, "index_add: an index of shape ", to_text(index.shape()),
-        " for ", to_text(shape()), ": it has one axis");
+  check(rank() > 0 && index.rank() <= 1, "index_add: an index of shape ", to_text(index.capacity()),
+        " for ", to_text(capacity()), ": it has one axis");
   const int axis = normalize_axis("index_add", dim, rank());
-  check(source.rank() == rank() && source.shape()[axis] == index.numel(),
-        "index_add: ", index.numel(), " indices for a source of shape ", to_text(source.shape()));
-  const Tensor i = along(index_dtype("index_add", index), axis, to_shape(source.shape()));
+  const int64_t count = tiny::numel(index.capacity());
+  check(source.rank() == rank() && source.capacity()[axis] == count, "index_add: ", count,
+        " indices for a source of shape ", to_text(source.capacity()));
+  const Tensor i = along(index_dtype("index_add", index), axis, to_shape(source.capacity()));
   return scatter_add(axis, i, source);
 }
 
@@ -350,27 +374,27 @@ namespace {
 Tensor scatter_axis(const char* what, const Tensor& base, int64_t dim, const Tensor& index,
                     const Tensor& source, Op op) {
   const Tensor i = index_dtype(what, index);
-  const int axis = index_axis(what, base, dim, i, source.shape());
+  const int axis = index_axis(what, base, dim, i, source.capacity());
   if (base.rank() == 0 && i.numel() == 0) return base;
   const Tensor values = base.rank() == 0 ? source : [&] {
     std::vector<std::pair<int64_t, int64_t>> part;
-    for (int64_t s : i.shape()) part.emplace_back(0, s);
+    for (int64_t s : i.capacity()) part.emplace_back(0, s);
     return source.shrink(part);
   }();
   if (base.rank() == 0) {  // one element, with position 0
     const Tensor line = base.reshape({1});
     return scatter_axis(what, line, 0, i.reshape({1}), source.reshape({1}), op).reshape({});
   }
-  return Tensor(
-      build::scatter(base.node(), values.node(), axis_indices(base, axis, i), {op, false}));
+  return scattered(base, values, axis_indices(base, axis, i), {op, false});
 }
 
 Tensor scatter_source(const char* what, const Tensor& index, const Tensor& source, DType t) {
-  check(source.rank() == index.rank(), what, ": a source of shape ", to_text(source.shape()),
-        " for an index of shape ", to_text(index.shape()));
+  check(source.rank() == index.rank(), what, ": a source of shape ", to_text(source.capacity()),
+        " for an index of shape ", to_text(index.capacity()));
   for (int i = 0; i < index.rank(); ++i)
-    check(index.shape()[i] <= source.shape()[i], what, ": an index of shape ",
-          to_text(index.shape()), " is larger than the source of shape ", to_text(source.shape()));
+    check(index.capacity()[i] <= source.capacity()[i], what, ": an index of shape ",
+          to_text(index.capacity()), " is larger than the source of shape ",
+          to_text(source.capacity()));
   return source.to(t);
 }
 
@@ -380,7 +404,7 @@ Tensor Tensor::scatter(int64_t dim, const Tensor& index, const Operand& source) 
   LabelScope label("scatter");
   Tensor values;
   if (source.is_number())
-    values = full(to_shape(index.shape()), source.number(), dtype());
+    values = full(to_shape(index.capacity()), source.number(), dtype());
   else
     values = scatter_source("scatter", index, source.tensor(), dtype());
   return scatter_axis("scatter", *this, dim, index, values, Op::Assign);
@@ -414,9 +438,9 @@ Tensor Tensor::scatter_reduce(int64_t dim, const Tensor& index, const Tensor& so
   const bool mean = reduce == "mean";
   Tensor count;  // values that hit each element
   if (!include_self || mean) {
-    const DType counts = values.numel() <= INT32_MAX ? kI32 : kI64;
-    const Tensor ones = full(to_shape(values.shape()), 1, counts);
-    const Tensor none = full(to_shape(shape()), 0, counts);
+    const DType counts = tiny::numel(values.capacity()) <= INT32_MAX ? kI32 : kI64;
+    const Tensor ones = detail::with_lengths(full(to_shape(values.capacity()), 1, counts), values);
+    const Tensor none = detail::with_lengths(full(to_shape(capacity()), 0, counts), *this);
     count = scatter_axis("scatter_reduce", none, dim, index, ones, Op::Add);
   }
   Tensor base = x;

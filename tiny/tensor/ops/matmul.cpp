@@ -130,7 +130,7 @@ Tensor without_repeats(Tensor x, std::string& letters) {
     if (j == std::string::npos) continue;
     const std::string letter(1, letters[i]);
     const auto a = static_cast<int64_t>(i), b = static_cast<int64_t>(j);
-    check(x.shape()[a] == x.shape()[b], "einsum: the axes '", letter, "' of ", to_text(x.shape()),
+    check(x.size(a) == x.size(b), "einsum: the axes '", letter, "' of ", to_text(x.capacity()),
           " differ");
     x = x.diagonal(0, a, b);
     letters.erase(j, 1);
@@ -147,7 +147,7 @@ Tensor aligned(const Tensor& x, const std::string& letters, const std::string& o
   for (char c : order) {
     const size_t at = letters.find(c);
     if (at != std::string::npos) axes.push_back(static_cast<int64_t>(at));
-    shape.push_back(at == std::string::npos ? 1 : x.shape()[at]);
+    shape.push_back(at == std::string::npos ? 1 : x.capacity()[at]);
   }
   return x.permute(axes).reshape(shape);
 }
@@ -185,8 +185,8 @@ Tensor Tensor::einsum(const std::string& equation, const std::vector<Tensor>& op
   DType t = operands[0].dtype();
   std::vector<Tensor> parts;
   for (size_t i = 0; i < operands.size(); ++i) {
-    check(e.inputs[i].size() == operands[i].shape().size(), "einsum: \"", e.inputs[i],
-          "\" does not name the axes of ", to_text(operands[i].shape()));
+    check(static_cast<int>(e.inputs[i].size()) == operands[i].rank(), "einsum: \"", e.inputs[i],
+          "\" does not name the axes of ", to_text(operands[i].capacity()));
     parts.push_back(without_repeats(operands[i], e.inputs[i]));
     t = promote(t, operands[i].dtype());
   }

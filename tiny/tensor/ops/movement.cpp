@@ -425,7 +425,7 @@ Tensor join_lengths(const std::vector<Tensor>& parts, int axis, const Shape& sha
   int64_t fixed = 0;
   Node joined = nullptr;
   for (const Tensor& p : parts) {
-    const Tensor whole(make(Op::Whole, p.dtype(), {p.node()}));
+    const Tensor whole = detail::whole(p);
     const int64_t size = shape[axis] - p.capacity()[axis];
     const Node placed = lengths.defined() ? detail::gather_axis(whole, axis, i - begin).node()
                                           : pad_axis(whole, axis, fixed, size - fixed).node();

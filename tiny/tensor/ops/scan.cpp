@@ -367,8 +367,8 @@ Tensor with_lengths_left(Tensor y, const Tensor& x) {
 
 WithIndices with_values(const Tensor& x, int64_t dim, const Tensor& indices) {
   if (x.rank() == 0) return {Tensor(x.node()), indices};  // no other handle of a leaf
-  const Tensor all = x.node()->lengths ? Tensor(make(Op::Whole, x.dtype(), {x.node()})) : x;
-  return {with_lengths_left(all.gather(dim, indices), x), with_lengths_left(indices, x)};
+  return {with_lengths_left(detail::whole(x).gather(dim, indices), x),
+          with_lengths_left(indices, x)};
 }
 
 // How many elements the axis may hold, and holds at least.
@@ -457,11 +457,32 @@ Tensor row_median(const Tensor& x) {
   return x.gather(1, element_of_rank(at, rank - before, {0, bits}));
 }
 
+// The same along an axis of x, which stays with size 1, where x has a length.
+Tensor sorted_median(const Tensor& x, int axis) {
+  const Node length = x.node()->length(axis);
+  const Tensor count = length ? Tensor(length) : Tensor(x.capacity()[axis]);
+  const Tensor sorted = x.sort(axis).values;
+  Shape one = to_shape(x.capacity());
+  one[axis] = 1;
+  const auto pick = [&](const Tensor& at) {
+    return detail::gather_axis(sorted, axis, at.expand(one));
+  };
+  const Tensor median = pick(floor_div(count - 1, 2)), last = pick(count - 1);
+  return x.dtype().is_float() ? where(last.isnan(), last, median) : median;
+}
+
 }  // namespace
 
 Tensor Tensor::median(std::optional<int64_t> dim, bool keepdim) const {
   LabelScope label("median");
   const int axis = dim ? normalize_axis("median", *dim, rank()) : 0, last = rank() - 1;
+  if (dim && node()->lengths) {
+    const Node length = node()->length(axis);
+    check((length ? length->vmin : size(axis)) > 0, "median: no elements in shape ",
+          to_text(capacity()), ", where a Variable may be 0");
+    const Tensor y = sorted_median(*this, axis);
+    return keepdim ? y : y.squeeze(axis);
+  }
   const bool all = !dim || rank() == 0;
   check((all ? numel() : shape()[axis]) > 0, "median: no elements in shape ", to_text(shape()));
   if (all) {

@@ -1,0 +1,195 @@
+// Variable lengths beside what convolutions, pools, normalizations and index tensors work on, and
+// along what index tensors read and write.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "runtime/kernels/kernel.h"
+#include "test/devices.h"
+#include "tiny/nn/functional.h"
+#include "tiny/tensor/variable.h"
+
+using namespace tiny;
+
+namespace {
+
+using Floats = std::vector<float>;
+
+void check_close(const Floats& got, const Floats& wanted, double tolerance) {
+  REQUIRE(got.size() == wanted.size());
+  for (size_t i = 0; i < got.size(); ++i)
+    CHECK(std::abs(got[i] - wanted[i]) <= tolerance * std::max(1.0f, std::abs(wanted[i])));
+}
+
+}  // namespace
+
+TEST_CASE("windows, groups and indices of the first n elements are compiled once for all n") {
+  constexpr int64_t kMax = 13;
+  const Tensor x = Tensor::randn({kMax, 11}).realize();
+  const std::vector<std::pair<const char*, std::function<Tensor(const Tensor&)>>> functions{
+      {"conv1d",
+       [](const Tensor& t) {
+         return conv1d(t.unsqueeze(1), Tensor::linspace(-1, 1, 12).reshape({4, 1, 3}),
+                       Tensor::linspace(0, 1, 4), {.stride = 2, .padding = 1});
+       }},
+      {"conv2d in groups",
+       [](const Tensor& t) {
+         const Tensor w = Tensor::linspace(-1, 1, 16).reshape({4, 1, 2, 2});
+         return conv2d(t.narrow(1, 1, 10).reshape({-1, 2, 1, 5}), w, Tensor(),
+                       {.padding = 1, .groups = 2});
+       }},
+      {"conv_transpose1d",
+       [](const Tensor& t) {
+         return conv_transpose1d(t.unsqueeze(1), Tensor::linspace(-1, 1, 6).reshape({1, 2, 3}),
+                                 Tensor(), {.stride = 2, .padding = 1});
+       }},
+      {"max_pool1d",
+       [](const Tensor& t) { return max_pool1d(t.unsqueeze(1), 3, {.stride = 2, .padding = 1}); }},
+      {"avg_pool1d",
+       [](const Tensor& t) {
+         return avg_pool1d(t.unsqueeze(1), 3, {.padding = 1, .count_include_pad = false});
+       }},
+      {"max_pool_with_indices",
+       [](const Tensor& t) {
+         return max_pool_with_indices(t.unsqueeze(1), 1, 3).indices.to(kF32);
+       }},
+      {"adaptive pools beside it",
+       [](const Tensor& t) {
+         return adaptive_avg_pool1d(t.unsqueeze(1), 4) + adaptive_max_pool1d(t.unsqueeze(1), 4);
+       }},
+      {"an average over it",
+       [](const Tensor& t) { return adaptive_avg_pool1d(t.t().unsqueeze(0), 1); }},
+      {"interpolate",
+       [](const Tensor& t) {
+         return interpolate(t.unsqueeze(1), 7) +
+                interpolate(t.unsqueeze(1), 7, Resample::Linear, true);
+       }},
+      {"group_norm",
+       [](const Tensor& t) {
+         return group_norm(t.narrow(1, 1, 10).reshape({-1, 2, 5}), 2, Tensor::linspace(0, 1, 2));
+       }},
+      {"instance_norm",
+       [](const Tensor& t) { return instance_norm(t.unsqueeze(1), Tensor(), Tensor(), 1.0); }},
+      {"batch_norm in evaluation",
+       [](const Tensor& t) {
+         return batch_norm(t, Tensor(), Tensor(), Tensor::linspace(0, 1, 11), Tensor::ones({11})).y;
+       }},
+      {"einsum beside it",
+       [](const Tensor& t) {
+         return Tensor::einsum("ij,jk->ki", {t, Tensor::linspace(0, 1, 33).reshape({11, 3})});
+       }},
+      {"einsum over it",
+       [](const Tensor& t) {
+         return Tensor::einsum("ij,ik->jk", {t, t.exp()});
+       }},
+      {"einsum of one", [](const Tensor& t) { return Tensor::einsum("ij->j", {t}); }},
+      {"gather from it",
+       [](const Tensor& t) {
+         return t.gather(0, Tensor::zeros({1, 11}, kI64)) + t.index_select(0, Tensor::full({1}, 0));
+       }},
+      {"gather beside it",
+       [](const Tensor& t) {
+         return t.gather(1, t.argmax(1, true)) + t.index_select(1, Tensor::arange(3));
+       }},
+      {"take_along_dim", [](const Tensor& t) { return t.take_along_dim(t.argsort(0), 0); }},
+      {"rows of a permutation", [](const Tensor& t) { return t.index({t.sum(1).argsort()}); }},
+      {"index from the end", [](const Tensor& t) { return t.index({Tensor::full({2}, -1)}); }},
+      {"index beside it",
+       [](const Tensor& t) {
+         return t.index({Slice{}, Tensor::arange(3) * 2 - 1});
+       }},
+      {"index_add of its rows",
+       [](const Tensor& t) {
+         return Tensor::ones({11, 11}).index_add(0, t.argmax(1), t);
+       }},
+      {"index_add beside it",
+       [](const Tensor& t) {
+         return t.index_add(1, floor_div(Tensor::arange(3), 2), t.narrow(1, 2, 3));
+       }},
+      {"index_put of its rows",
+       [](const Tensor& t) {
+         return Tensor::zeros({11, 11}).index_put({t.argmax(1), t.argmin(1)}, t.select(1, 0), true);
+       }},
+      {"scatter_add", [](const Tensor& t) { return t.scatter_add(0, t.argsort(0), t.square()); }},
+      {"scatter_reduce",
+       [](const Tensor& t) {
+         return t.scatter_reduce(1, (t > 0).to(kI64), t.exp(), "mean", false) +
+                t.scatter_reduce(1, (t > 0).to(kI64), t.exp(), "amax");
+       }},
+      {"median", [](const Tensor& t) { return t.median(0); }},
+      {"median beside it", [](const Tensor& t) { return t.median(1, true); }},
+  };
+  for (const std::string& device : test_devices()) {
+    const Tensor here = x.to(device).realize();
+    for (const auto& [name, f] : functions) {
+      CAPTURE(name);
+      CAPTURE(device);
+      Variable n("n", 1, kMax);
+      for (int64_t i : {int64_t{12}, kMax, int64_t{7}, int64_t{2}, int64_t{1}}) {
+        n = n.bind(i, device);
+        const size_t kernels = kernel_count();
+        const Floats got = f(here.narrow(0, 0, n)).to_vector<float>();
+        if (i != 12) CHECK(kernel_count() == kernels);
+        CAPTURE(i);
+        check_close(got, f(x.narrow(0, 0, i)).to_vector<float>(), 2e-5);
+      }
+    }
+  }
+}
+
+TEST_CASE("gradients of windows, groups and indices reach the first n elements alone") {
+  constexpr int64_t kMax = 13;
+  const std::vector<std::pair<const char*, std::function<Tensor(const Tensor&, const Tensor&)>>>
+      functions{
+          {"convolution and pool",
+           [](const Tensor& x, const Tensor& w) {
+             const Tensor y =
+                 conv1d(x.unsqueeze(1), w.reshape({2, 1, 2}), Tensor(), {.padding = 1});
+             return max_pool1d(y, 2).square().mean() + avg_pool1d(y, 2, {.padding = 1}).exp().sum();
+           }},
+          {"conv_transpose1d",
+           [](const Tensor& x, const Tensor& w) {
+             return conv_transpose1d(x.unsqueeze(1), w.reshape({1, 2, 2}), Tensor(), {.stride = 2})
+                 .exp()
+                 .mean();
+           }},
+          {"group_norm",
+           [](const Tensor& x, const Tensor& w) {
+             return (group_norm(x.unsqueeze(2), 2, w, {}, 0.1)).exp().sum();
+           }},
+          {"einsum",
+           [](const Tensor& x, const Tensor& w) {
+             return Tensor::einsum("ij,j,ik->k", {x, w, x.exp()}).square().sum();
+           }},
+          {"gather",
+           [](const Tensor& x, const Tensor& w) {
+             const Tensor y = x.gather(0, x.argsort(0)) * w + x.gather(1, x.argmax(1, true));
+             return (y * x.index_select(0, Tensor::from<int64_t>({1, 0, 1})).sum(0)).square().sum();
+           }},
+          {"index_add",
+           [](const Tensor& x, const Tensor& w) {
+             const Tensor y = w.outer(w).index_add(0, x.argmax(1), x);
+             return y.square().sum() + x.index_add(1, Tensor::full({4}, 2), x).exp().sum();
+           }},
+          {"median", [](const Tensor& x, const Tensor& w) { return (x.median(0) * w).sum(); }},
+      };
+  const Tensor x = Tensor::randn({kMax, 4}).realize();
+  const Tensor w = Tensor::randn({4}).realize();
+  Variable n("n", 2, kMax);
+  for (const auto& [name, f] : functions)
+    for (int64_t i : {int64_t{2}, int64_t{7}, kMax}) {
+      CAPTURE(name);
+      CAPTURE(i);
+      n = i;
+      const auto gradients = [&](auto length) {
+        Tensor a = x * 1, b = w * 1;
+        a.requires_grad_();
+        b.requires_grad_();
+        const std::vector<Tensor> g = Tensor::gradient(f(a.narrow(0, 0, length), b), {a, b});
+        return std::pair(g[0].to_vector<float>(), g[1].to_vector<float>());
+      };
+      const auto got = gradients(n), wanted = gradients(i);
+      check_close(got.first, wanted.first, 1e-4);
+      check_close(got.second, wanted.second, 1e-4);
+    }
+}
