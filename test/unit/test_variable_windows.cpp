@@ -6,6 +6,7 @@
 
 #include "runtime/kernels/kernel.h"
 #include "test/devices.h"
+#include "test/error_of.h"
 #include "tiny/nn/functional.h"
 #include "tiny/tensor/variable.h"
 
@@ -117,6 +118,18 @@ TEST_CASE("windows, groups and indices of the first n elements are compiled once
                 t.scatter_reduce(1, (t > 0).to(kI64), t.exp(), "amax");
        }},
       {"median", [](const Tensor& t) { return t.median(0); }},
+      {"operands that broadcast",
+       [](const Tensor& t) {
+         return copysign(Tensor::linspace(1, 2, 11), t) + atan2(t.sum(0), t.sum(1, true)) +
+                floor_div(t, 0.25) + mod(Tensor::linspace(1, 2, 11), t) + trunc_div(t, 0.5) +
+                normalize(t, 3) + cosine_similarity(t, Tensor::linspace(1, 2, 11), 0);
+       }},
+      {"lstm",
+       [](const Tensor& t) {
+         const CellWeights w{Tensor::linspace(-1, 1, 8).reshape({8, 1}),
+                             Tensor::linspace(-1, 1, 16).reshape({8, 2})};
+         return lstm(t.unsqueeze(2), {}, {w}, {.batch_first = true}).y;
+       }},
       {"median beside it", [](const Tensor& t) { return t.median(1, true); }},
   };
   for (const std::string& device : test_devices()) {
@@ -135,6 +148,39 @@ TEST_CASE("windows, groups and indices of the first n elements are compiled once
       }
     }
   }
+}
+
+TEST_CASE("a leaf with a length has gradients of that length") {
+  const Tensor values = Tensor::randn({6, 2}).realize();
+  Variable n("n", 1, 6);
+  n = 4;
+  Tensor x = values.narrow(0, 0, n);
+  x.requires_grad_();
+  const Floats wanted = (values * 2).narrow(0, 0, 4).flatten().to_vector<float>();
+  CHECK(Tensor::gradient(x.square().sum(), {x})[0].to_vector<float>() == wanted);
+  Tensor y = x * 1;
+  y.requires_grad_();  // of which nothing depends
+  CHECK(Tensor::gradient(x.sum(), {y})[0].to_vector<float>() == Floats(8));
+  x.square().backward(values.ones_like().narrow(0, 0, n));
+  CHECK(x.grad().to_vector<float>() == wanted);
+  x.set_grad(x.grad() * 0.5);
+  CHECK(x.grad().to_vector<float>() == x.to_vector<float>());
+  CHECK(has(error_of([&] { x.set_grad(values); }), "set_grad: axis 0"));
+  CHECK(has(error_of([&] { x.square().backward(values); }), "backward: axis 0"));
+}
+
+TEST_CASE("second derivatives of a logcumsumexp with a length are those without one") {
+  const Tensor values = Tensor::randn({9}, kF64).realize();
+  Variable n("n", 1, 9);
+  n = 4;
+  const auto second = [&](auto length) {
+    Tensor x = values * 1;
+    x.requires_grad_();
+    const Tensor y = x.narrow(0, 0, length).logcumsumexp(0).square().sum();
+    const Tensor g = Tensor::gradient(y, {x})[0];
+    return Tensor::gradient(g.square().sum(), {x})[0].to(kF32).to_vector<float>();
+  };
+  check_close(second(n), second(4), 1e-5);
 }
 
 TEST_CASE("gradients of windows, groups and indices reach the first n elements alone") {

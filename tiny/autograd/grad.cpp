@@ -581,7 +581,7 @@ std::vector<Node> gradients(Node loss, std::span<const Node> targets, Node seed)
   for (Node t : targets) {
     const auto leaf = t->op == Op::Leaf ? by_leaf.find(t->int_value()) : by_leaf.end();
     const Node g = leaf != by_leaf.end() ? leaf->second : adjoints.get(t);
-    out.push_back(g ? g : zeros_like(t));
+    out.push_back(g ? g : with_lengths(zeros_like(t), t));
   }
   return out;
 }

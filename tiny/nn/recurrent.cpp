@@ -126,13 +126,16 @@ int64_t check_layers(const Cell& cell, const Tensor& x, const std::vector<CellWe
   return size;
 }
 
-// The state of all layers before the first step, (layers directions, N, H).
+// The state of all layers before the first step, (layers directions, N, H), or without N.
 Tensor initial_state(const Cell& cell, const char* name, const Tensor& given, const Shape& shape,
-                     DType t) {
-  if (!given.defined()) return Tensor::zeros(shape, t);
-  check(same(given.shape(), shape), cell.what, ": the initial ", name, " has shape ",
-        to_text(given.shape()), " and not ", to_text(shape));
-  return given.to(t);
+                     const Tensor& steps) {
+  if (!given.defined()) {
+    const Node zeros = Tensor::zeros(shape, steps.dtype()).node(), n = steps.node()->length(1);
+    return Tensor(n ? build::limit(zeros, 1, n) : zeros);
+  }
+  check(same(given.capacity(), shape), cell.what, ": the initial ", name, " has shape ",
+        to_text(given.capacity()), " and not ", to_text(shape));
+  return given.to(steps.dtype());
 }
 
 // x (T, N, I) to y (T, N, directions H) and the last states, all in the dtype of the weights.
@@ -165,7 +168,7 @@ Sweep recurrent(const Cell& cell, const Tensor& x, const LstmState& initial,
   LabelScope label(cell.what);
   detail::require_float(cell.what, x.dtype());
   check(x.rank() == 2 || x.rank() == 3, cell.what, ": takes (T, N, I) or (T, I) and not ",
-        to_text(x.shape()));
+        to_text(x.capacity()));
   const bool batched = x.rank() == 3;
   const auto in_front = [&](const Tensor& t) {  // steps first, with a batch
     return !batched ? t.unsqueeze(1) : o.batch_first ? t.transpose(0, 1) : t;
@@ -178,9 +181,9 @@ Sweep recurrent(const Cell& cell, const Tensor& x, const LstmState& initial,
   check(steps.size(0) > 0, cell.what, ": a sequence of no steps");
   const int64_t size = check_layers(cell, steps, weights, o.bidirectional ? 2 : 1);
   Shape shape{static_cast<int64_t>(weights.size()), size};
-  if (batched) shape.insert(shape.begin() + 1, steps.size(1));
+  if (batched) shape.insert(shape.begin() + 1, steps.capacity()[1]);
   const auto state = [&](const char* name, const Tensor& t) {
-    const Tensor s = initial_state(cell, name, t, shape, wide);
+    const Tensor s = initial_state(cell, name, t, shape, steps);
     return batched ? s : s.unsqueeze(1);
   };
   const LstmState before{state("h", initial.h), cell.has_c() ? state("c", initial.c) : Tensor()};

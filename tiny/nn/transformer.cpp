@@ -71,13 +71,13 @@ RotaryEmbedding::RotaryEmbedding(int64_t size, const RotaryOptions& given)
 
 Tensor RotaryEmbedding::forward(const Tensor& x) {
   check(x.rank() >= 2, "RotaryEmbedding: takes (..., length, elements) and not ",
-        to_text(x.shape()));
+        to_text(x.capacity()));
   return forward(x, Tensor::arange(x.size(-2)));
 }
 
 Tensor RotaryEmbedding::forward(const Tensor& x, const Tensor& positions) {
   check(x.rank() >= 2 && x.size(-1) >= dims, "RotaryEmbedding: ", dims,
-        " elements are rotated, and the last axis of ", to_text(x.shape()), " has fewer");
+        " elements are rotated, and the last axis of ", to_text(x.capacity()), " has fewer");
   check(positions.dtype().is_int(), "RotaryEmbedding: positions of ", positions.dtype(),
         ": takes integers");
   // In f64: the angle of a far position has few digits left in f32.

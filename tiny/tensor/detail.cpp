@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tiny/ir/facts.h"
+
 namespace tiny::detail {
 
 Node broadcast_to(Node x, Ints shape) {
@@ -24,6 +26,7 @@ void check_lengths(const char* what, Node a, Node b) {
   for (int i = 1; i <= std::min(a->rank, b->rank); ++i) {
     const int at = a->rank - i, to = b->rank - i;
     if (a->shape()[at] == 1 || b->shape()[to] == 1 || a->length(at) == b->length(to)) continue;
+    if ((!a->length(at) && !varies(a, at)) || (!b->length(to) && !varies(b, to))) continue;
     const bool one = !a->length(at) || !b->length(to);
     throw Error(cat(what, ": axis ", at, " of ", to_text(a->shape()), " and axis ", to, " of ",
                     to_text(b->shape()),
@@ -53,16 +56,26 @@ Tensor with_lengths(const Tensor& x, const Tensor& like) {
   return Tensor(build::with_lengths(x.node(), like.node()));
 }
 
-std::pair<Node, Node> match(const char* what, const Operand& x, const Operand& y, DType dtype) {
+namespace {
+
+std::pair<Node, Node> seen_alike(const char* what, const Operand& x, const Operand& y,
+                                 DType dtype) {
   const Node a = operand_node(x, dtype), b = operand_node(y, dtype);
   const Shape shape = broadcast(what, a->shape(), b->shape());
   check_lengths(what, a, b);
   return {broadcast_to(a, shape), broadcast_to(b, shape)};
 }
 
+}  // namespace
+
+std::pair<Node, Node> match(const char* what, const Operand& x, const Operand& y, DType dtype) {
+  const auto [a, b] = seen_alike(what, x, y, dtype);
+  return {build::with_lengths(a, b), build::with_lengths(b, a)};
+}
+
 Tensor binary(const char* what, Op op, const Operand& x, const Operand& y, DType dtype) {
   LabelScope label(what);
-  const auto [a, b] = match(what, x, y, dtype);
+  const auto [a, b] = seen_alike(what, x, y, dtype);  // constants stay in one form
   return Tensor(build::binary(op, a, b));
 }
 

@@ -20,7 +20,8 @@ Node operand_node(const Operand& x, DType dtype);
 // A number as a constant. Throws Error for an integer dtype that cannot hold a number of this kind.
 Node number_node(Number value, DType dtype);
 
-// Throws Error where an axis of one operand has a length that the other's has not (variable.h).
+// Throws Error where an axis of one operand has a length (variable.h) that the other's has not,
+// unless the other is repeated along it.
 void check_lengths(const char* what, Node a, Node b);
 
 // The value of an i64 scalar made of Variables, on the host.
@@ -29,7 +30,7 @@ int64_t host_integer(Node n);
 // x with the lengths that `like`, of the same shape, has.
 Tensor with_lengths(const Tensor& x, const Tensor& like);
 
-// Both operands in one dtype and in the shape that they broadcast to.
+// Both operands in one dtype, in the shape that they broadcast to and with its lengths.
 std::pair<Node, Node> match(const char* what, const Operand& x, const Operand& y, DType dtype);
 
 // op(x, y) in the given dtype.

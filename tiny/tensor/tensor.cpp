@@ -91,8 +91,9 @@ Node default_seed(const Tensor& loss) {
 
 Node checked_seed(const Tensor& loss, const Tensor& seed) {
   if (!seed.defined()) return default_seed(loss);
-  check(same(seed.shape(), loss.shape()), "backward: the seed has shape ", to_text(seed.shape()),
-        " and the tensor ", to_text(loss.shape()));
+  check(same(seed.capacity(), loss.capacity()), "backward: the seed has shape ",
+        to_text(seed.capacity()), " and the tensor ", to_text(loss.capacity()));
+  detail::check_lengths("backward", seed.node(), loss.node());
   return build::cast(seed.node(), loss.dtype());
 }
 
@@ -400,17 +401,19 @@ Tensor Tensor::grad() const { return slot_ ? slot_->grad : Tensor(); }
 
 void Tensor::set_grad(const Tensor& grad) const {
   check(static_cast<bool>(slot_), "set_grad: the tensor is no leaf: call requires_grad_() first");
-  check(!grad.defined() || same(grad.shape(), shape()), "set_grad: a gradient of shape ",
-        grad.defined() ? std::string(to_text(grad.shape())) : "", " for a tensor of shape ",
-        to_text(shape()));
+  if (grad.defined()) {
+    check(same(grad.capacity(), capacity()), "set_grad: a gradient of shape ",
+          to_text(grad.capacity()), " for a tensor of shape ", to_text(capacity()));
+    detail::check_lengths("set_grad", grad.node(), node());
+  }
   slot_->grad = grad;
 }
 
 std::vector<Tensor> Tensor::gradient(const Tensor& loss, const std::vector<Tensor>& inputs) {
   std::vector<Node> targets;
   for (const Tensor& t : inputs) {
-    check(t.requires_grad(), "gradient: input ", targets.size(), " of shape ", to_text(t.shape()),
-          " wants none: call requires_grad_() before it is used");
+    check(t.requires_grad(), "gradient: input ", targets.size(), " of shape ",
+          to_text(t.capacity()), " wants none: call requires_grad_() before it is used");
     targets.push_back(t.node());
   }
   std::vector<Tensor> out;

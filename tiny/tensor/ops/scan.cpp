@@ -198,7 +198,8 @@ Tensor Tensor::logcumsumexp(int64_t dim) const {
   detail::require_float("logcumsumexp", dtype());
   const DType wide = detail::compute_dtype(dtype());
   const Monoid m{fold_log_sum, log_add_exp, full({}, kLogOfZero, wide), false};
-  const Tensor y = scan(m, whole(to(wide), Op::Max), dim, "logcumsumexp");
+  // Nothing that counts depends on what lies beyond a length, and -inf would have no derivatives.
+  const Tensor y = scan(m, whole(to(wide), Op::Add), dim, "logcumsumexp");
   return detail::with_lengths(y.to(dtype()), *this);
 }
 
