@@ -128,6 +128,15 @@ TEST_CASE("max_pool2d takes the largest of each window, padding never") {
         Numbers{10, 11, 14, 15});
 }
 
+TEST_CASE("a window of padding alone has the position -1") {
+  const PoolOptions options{.stride = 1, .padding = 1, .dilation = 2};
+  const WithIndices one = max_pool_with_indices(Tensor::ones({1, 1, 1}), 1, 2, options);
+  CHECK(one.values.item<float>() == -INFINITY);
+  CHECK(one.indices.item<int64_t>() == -1);
+  const WithIndices r = max_pool_with_indices(Tensor::ones({1, 1, 2}), 1, 2, options);
+  CHECK(r.indices.to_vector<int64_t>() == std::vector<int64_t>{1, 0});
+}
+
 TEST_CASE("max_pool_with_indices gives positions in the unpadded input, the first of equals") {
   const WithIndices r = max_pool_with_indices(Tensor::ones({1, 1, 4, 4}), 2, 2, {.padding = 1});
   CHECK(r.indices.dtype() == kI64);

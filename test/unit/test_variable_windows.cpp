@@ -199,6 +199,13 @@ TEST_CASE("gradients of windows, groups and indices reach the first n elements a
                  .exp()
                  .mean();
            }},
+          {"batch_norm in training",
+           [](const Tensor& x, const Tensor& w) {
+             const auto y =
+                 batch_norm(x * 3 + 1, w, Tensor(), Tensor::zeros({4}), Tensor::ones({4}),
+                            {.training = true, .momentum = 0.5, .eps = 0.1});
+             return (y.y.exp() * y.running_mean).sum() + (y.running_var * w).sum();
+           }},
           {"group_norm",
            [](const Tensor& x, const Tensor& w) {
              return (group_norm(x.unsqueeze(2), 2, w, {}, 0.1)).exp().sum();

@@ -99,8 +99,8 @@ struct PoolOptions {
 Tensor max_pool1d(const Tensor& x, const PerAxis& kernel, const PoolOptions& options = {});
 Tensor max_pool2d(const Tensor& x, const PerAxis& kernel, const PoolOptions& options = {});
 Tensor max_pool3d(const Tensor& x, const PerAxis& kernel, const PoolOptions& options = {});
-// With the positions (i64) in the flattened, unpadded spatial axes, the first of equals. x has
-// `axes` spatial axes.
+// With the positions (i64) in the flattened, unpadded spatial axes, the first of equals, or -1 for
+// a window of padding alone. x has `axes` spatial axes.
 WithIndices max_pool_with_indices(const Tensor& x, int axes, const PerAxis& kernel,
                                   const PoolOptions& options = {});
 // The padding is zeros.

@@ -60,13 +60,30 @@ Shape trailing_axes(const char* what, const Tensor& x, const Shape& shape) {
 Tensor rough_mean(const Tensor& x, const Shape& axes) {
   constexpr int64_t kSamples = 16;
   std::vector<std::pair<int64_t, int64_t>> ranges;
-  for (int axis = 0; axis < x.rank(); ++axis) ranges.emplace_back(0, x.shape()[axis]);
+  for (const int64_t size : x.capacity()) ranges.emplace_back(0, size);
   for (const int64_t axis : axes) {
-    const int64_t size = x.shape()[static_cast<int>(axis)], begin = axis == axes[0] ? 0 : size / 2;
+    if (x.node()->length(static_cast<int>(axis))) continue;  // all of them: no part can be cut
+    const int64_t size = ranges[axis].second, begin = axis == axes[0] ? 0 : size / 2;
     const int64_t wanted = axis == axes[0] ? kSamples : 1;
     ranges[axis] = {begin, std::min(size, begin + wanted)};
   }
   return x.detach().shrink(ranges).mean(axes, true);
+}
+
+// n / (n - 1) for the number n of elements of these axes.
+Operand bessel(const Tensor& x, const Shape& axes) {
+  double number = 1;
+  Tensor lengths = Tensor::ones({}, x.dtype());
+  for (const int64_t axis : axes) {
+    const Node length = x.node()->length(static_cast<int>(axis));
+    if (length)
+      lengths = lengths * Tensor(length);
+    else
+      number *= static_cast<double>(x.capacity()[axis]);
+  }
+  if (!x.node()->lengths) return number / (number - 1);
+  const Tensor n = lengths * number;
+  return n / (n - 1);
 }
 
 }  // namespace
@@ -93,11 +110,15 @@ BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
         "batch_norm: without training it takes the running mean and variance, and one of them is "
         "not defined: give both, or set training to use the batch's");
   const int64_t groups = options.groups;
-  check(groups >= 1 && x.shape()[0] % groups == 0, "batch_norm: ", groups, " groups of ",
-        x.shape()[0], " samples: their number has to be a multiple");
-  const int64_t count = channels[0] ? x.numel() / channels[0] / groups : 0;
-  check(count != 1, "batch_norm: one value for each channel in ",
-        groups > 1 ? "each group of " : "", to_text(x.shape()), " has no variance to train with");
+  check(groups == 1 || (groups > 1 && x.size(0) % groups == 0), "batch_norm: ", groups,
+        " groups of ", x.capacity()[0], " samples: their number has to be a multiple");
+  int64_t least = channels[0] ? 1 : 0;  // values of a channel in each group
+  for (int i = 0; i < x.rank(); ++i)
+    if (i != 1) least *= x.node()->length(i) ? x.node()->length(i)->vmin : x.capacity()[i];
+  check(least / groups != 1, "batch_norm: one value for each channel in ",
+        groups > 1 ? "each group of " : "", to_text(x.capacity()),
+        x.node()->lengths ? ", where a Variable may be so small," : "",
+        " has no variance to train with");
   // (N, C, ...), or (groups, N / groups, C, ...): a batch in parts on several devices stays so.
   const int samples = groups > 1 ? 1 : 0, channel = samples + 1;
   const Tensor grouped = groups > 1 ? wide.unflatten(0, {groups, -1}) : wide;
@@ -115,10 +136,9 @@ BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
   const Tensor shift = affine((-offset) * scale, {}, bias, channels);
   const Tensor normal = shifted * scale.reshape(lifted) + shift.reshape(lifted);
   const Tensor y = (groups > 1 ? normal.flatten(0, 1) : normal).to(x.dtype());
-  const double corrected = static_cast<double>(count) / static_cast<double>(count - 1);
   const auto of_all = [&](const Tensor& t) { return groups > 1 ? t.mean(0) : t; };
   return {y, moved(running_mean, of_all(mean), options.momentum),
-          moved(running_var, of_all(var * corrected), options.momentum)};
+          moved(running_var, of_all(var * bessel(grouped, axes)), options.momentum)};
 }
 
 Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight,

@@ -168,6 +168,18 @@ Tensor adaptive_pool(const char* what, int axes, const Tensor& x, const PerAxis&
   return y.to(x.dtype());
 }
 
+// Whether a window lies in the padding altogether.
+bool misses(const Pool& p) {
+  for (int i = 0; i < p.axes; ++i)
+    for (int64_t window = 0; window < p.sizes[i]; ++window) {
+      // Its first element that is not before the input.
+      const int64_t begin = window * p.stride[i] - p.padding[i];
+      const int64_t skipped = begin < 0 ? ceil_div(-begin, p.dilation[i]) : 0;
+      if (skipped >= p.kernel[i] || begin + skipped * p.dilation[i] >= p.size(i)) return true;
+    }
+  return false;
+}
+
 }  // namespace
 
 WithIndices max_pool_with_indices(const Tensor& x, int axes, const PerAxis& kernel,
@@ -189,7 +201,8 @@ WithIndices max_pool_with_indices(const Tensor& x, int axes, const PerAxis& kern
   ones.resize(x.rank() + axes, 1);
   Tensor hit = seen == seen.max(kernel_dims(p)).reshape(ones);
   if (x.dtype().is_float()) hit = logical_or(hit, seen.isnan());
-  return {values, where(hit, at, Tensor::full({}, outside, t)).min(kernel_dims(p)).to(kI64)};
+  const Tensor place = where(hit, at, Tensor::full({}, outside, t)).min(kernel_dims(p)).to(kI64);
+  return {values, misses(p) ? where(place == outside, -1, place) : place};
 }
 
 Tensor max_pool1d(const Tensor& x, const PerAxis& kernel, const PoolOptions& o) {
