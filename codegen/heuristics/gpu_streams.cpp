@@ -179,8 +179,7 @@ class StreamRanges : protected GpuTuner {
     const auto is_apart = [&](int id) {
       return std::ranges::all_of(accesses_, [&](const Access& a) {
         const Node gate = gate_of(a.node);
-        return a.node->op == Op::Store ||
-               (stride(a.node, id) == 0 && !(gate && (gate->ranges >> id & 1)));
+        return a.is_store() || (stride(a.node, id) == 0 && !(gate && (gate->ranges >> id & 1)));
       });
     };
     const std::vector<Node> comparisons = all_of(sink_, Op::Lt);
@@ -276,9 +275,8 @@ class StreamTuner : StreamRanges {
     constexpr int64_t kLanes = 4;
     Ids rest = loops();
     for (int id : values) {
-      const bool is_row = std::ranges::all_of(accesses_, [&](const Access& a) {
-        return a.node->op != Op::Store || stride(a.node, id) == 1;
-      });
+      const bool is_row = std::ranges::all_of(
+          accesses_, [&](const Access& a) { return a.is_load() || stride(a.node, id) == 1; });
       if (is_row) take(id, std::gcd(size(id), kLanes), RangeKind::Vector, rest);
       if (tiny::contains(rest, id)) take(id, size(id), RangeKind::Unroll, rest);
     }
