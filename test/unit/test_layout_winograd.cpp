@@ -69,16 +69,19 @@ Case random_case(std::mt19937& draw) {
   return c;
 }
 
+bool has_step(const Tensor& y, const std::string& name) {
+  const auto plan = schedule_on("EMU:CUDA:sm_90a", {y});
+  return std::ranges::any_of(
+      plan->steps, [&](const Step& step) { return step.name.find(name) != std::string::npos; });
+}
+
 // Whether the schedule has transforms of so many points along two axes.
 bool has_points(const std::string& points, const Case& c) {
   Tensor x = waves(c.image), w = waves(c.weight);
   x.realize();
   w.realize();
-  const auto plan =
-      schedule_on("EMU:CUDA:sm_90a", {conv2d(x, w, Tensor(), {.padding = c.padding})});
-  return std::ranges::any_of(plan->steps, [&](const Step& step) {
-    return step.name.find(cat("conv2d_", points, "x", points, "x")) != std::string::npos;
-  });
+  return has_step(conv2d(x, w, Tensor(), {.padding = c.padding}),
+                  cat("conv2d_", points, "x", points, "x"));
 }
 
 }  // namespace
@@ -148,4 +151,13 @@ TEST_CASE("winograd: where it takes less time") {
     const EnvOverride setting(name, value);
     CHECK(!has_points("6", large));
   }
+}
+
+TEST_CASE("winograd: an image lies with its channels first, its tiles last") {
+  Tensor x = waves({32, 64, 56, 56}), w = waves({48, 64, 3, 3});
+  x.realize();
+  w.realize();
+  CHECK(has_step(conv2d(x, w, Tensor(), {.padding = 1}), "_6x6x64x32x14x14"));
+  // Pools leave axes of one element behind the pixels.
+  CHECK(has_step(conv2d(max_pool2d(x, 2), w, Tensor(), {.padding = 1}), "_6x6x64x1x1x32x7x7"));
 }

@@ -313,7 +313,7 @@ class WinogradGraph : WinogradTiles {
         return (image().at[a.dim]->ranges & c_.ranges[axis]->ranges) != 0;
       });
     };
-    const bool last = is_summed(out.back());
+    const bool last = is_summed(out[static_cast<size_t>(last_axis(image().point->shape()))]);
     std::ranges::stable_partition(out, [&](const ImageAxis& a) { return is_summed(a) != last; });
     return out;
   }
