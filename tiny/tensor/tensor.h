@@ -427,7 +427,7 @@ Tensor operator/(const Operand& x, const Operand& y);  // true division; integer
 Tensor operator-(const Tensor& x);
 Tensor trunc_div(const Operand& x, const Operand& y);  // towards zero, keeps the dtype
 Tensor floor_div(const Operand& x, const Operand& y);  // towards minus infinity, keeps the dtype
-Tensor mod(const Operand& x, const Operand& y);        // the sign of y
+Tensor mod(const Operand& x, const Operand& y);        // the sign of y; 0 for floats beyond 2^52 y
 Tensor pow(const Operand& x, const Operand& y);
 Tensor maximum(const Operand& x, const Operand& y);  // NaN if either is NaN
 Tensor minimum(const Operand& x, const Operand& y);
