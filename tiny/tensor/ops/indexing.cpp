@@ -1,6 +1,5 @@
 // Reading and writing at positions that tensors say.
 #include <algorithm>
-#include <array>
 #include <limits>
 
 #include "tiny/ir/facts.h"
@@ -315,7 +314,7 @@ Tensor Tensor::index_put(const std::vector<Index>& at, const Tensor& values,
   const DType t = accumulate ? detail::compute_dtype(dtype()) : dtype();
   const ScatterArg how{accumulate ? Op::Add : Op::Assign, false};
   const Tensor added = v.to(t).expand(placed.shape);
-  return scattered(to(t), Tensor(added), own_indices(p, placed), how).to(dtype());
+  return scattered(to(t), added, own_indices(p, placed), how).to(dtype());
 }
 
 namespace {
