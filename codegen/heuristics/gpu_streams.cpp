@@ -280,7 +280,29 @@ class StreamTuner : StreamRanges {
       if (is_row) take(id, std::gcd(size(id), kLanes), RangeKind::Vector, rest);
       if (tiny::contains(rest, id)) take(id, size(id), RangeKind::Unroll, rest);
     }
-    spread(merged(rest), kBlock);
+    const bool gated = std::ranges::any_of(rest, [&](int id) { return is_condition_of(id); });
+    if (!gated || !threads_of_own(rest)) spread(merged(rest), kBlock);
+  }
+
+  // The innermost ranges, or parts of them, as ranges of threads, and the others of blocks: in
+  // conditions there are no remainders then. False where that would be a small block.
+  bool threads_of_own(Ids rest) {
+    constexpr size_t kDimensions = 3;  // of a block
+    std::vector<int64_t> parts;
+    int64_t threads = 1;
+    for (size_t i = rest.size(); i-- > 0 && parts.size() < kDimensions;) {
+      parts.push_back(largest_divisor(size(rest[i]), kBlock / threads));
+      threads *= parts.back();
+      if (parts.back() < size(rest[i])) break;
+    }
+    if (threads < kBlock / 4) return false;
+    for (int64_t n : parts) {
+      if (n == 1) break;
+      const int thread = take(rest.back(), n, RangeKind::Thread, rest);
+      if (last_ < 0) last_ = thread;
+    }
+    bind(merged(rest), RangeKind::Block);
+    return true;
   }
 
   // Elements of all loops, as streams are, not as what there is for each channel.
