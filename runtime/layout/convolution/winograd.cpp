@@ -118,17 +118,16 @@ class WinogradTiles {
   void choose(const std::vector<Side>& sides, const Target& target) {
     constexpr double kWorth = 0.75;
     std::vector<std::vector<Tiling>> best;  // of each number of points
-    const auto seconds = [&](const auto& tiles) { return time(tiles, target); };
+    const auto cost = [&](const auto& tiles) { return time(tiles, target); };
     for (int64_t points : {4, 6, 8}) {
       const auto options = tilings(sides, points);
-      if (const auto* tiles = fastest(options, seconds)) best.push_back(*tiles);
+      if (const auto* tiles = fastest(options, cost)) best.push_back(*tiles);
     }
-    const auto* least = fastest(best, seconds);
-    if (!least ||
-        (env_int("WINOGRAD") < 2 && seconds(*least) > kWorth * seconds(std::vector<Tiling>())))
+    const auto* least = fastest(best, cost);
+    if (!least || (env_int("WINOGRAD") < 2 && cost(*least) > kWorth * cost(std::vector<Tiling>())))
       return;
     tiles_ = *std::ranges::find_if(
-        best, [&](const auto& tiles) { return kWorth * seconds(tiles) <= seconds(*least); });
+        best, [&](const auto& tiles) { return kWorth * cost(tiles) <= cost(*least); });
   }
 
   // Of one side or of two.
