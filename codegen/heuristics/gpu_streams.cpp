@@ -171,9 +171,9 @@ class StreamRanges : protected GpuTuner {
     return out;
   }
 
-  // Short ranges that say which of several values an element is, all of which are computed from
-  // what lies elsewhere: values that are stacked. A thread has all of them, and what they share
-  // once (measurements.md: stacked).
+  // Short ranges that say which of several values an element is, where no load depends on them:
+  // values that are stacked. A thread has all of them, and what they share once (measurements.md:
+  // stacked).
   Ids stacked() const {
     constexpr int64_t kMax = 8, kMaxAll = 64;
     const auto is_apart = [&](int id) {

@@ -7,8 +7,8 @@
 #include "codegen/lower.h"
 #include "codegen/proof/prove.h"
 #include "runtime/kernels/kernel.h"
-#include "test/devices.h"
 #include "test/error_of.h"
+#include "test/unit/first_elements.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/ir/build.h"
@@ -18,26 +18,18 @@
 #include "tiny/tensor/random.h"
 
 using namespace tiny;
+using test::check_close, test::Floats;
 
 namespace {
 
-using Floats = std::vector<float>;
 using Function = std::function<Tensor(const Tensor& x, const Variable& n)>;
-
-void check_close(const Floats& got, const Floats& wanted, double tolerance = 2e-5) {
-  REQUIRE(got.size() == wanted.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    if (got[i] == wanted[i] || (std::isnan(wanted[i]) && std::isnan(got[i]))) continue;
-    CHECK(std::abs(got[i] - wanted[i]) <= tolerance * std::max(1.0f, std::abs(wanted[i])));
-  }
-}
 
 }  // namespace
 
 TEST_CASE("a function of the first n elements is compiled once for all n") {
   constexpr int64_t kMax = 37;
   const Tensor x = Tensor::randn({kMax, 11}).realize();
-  const std::vector<std::pair<const char*, std::function<Tensor(const Tensor&)>>> functions{
+  const test::NamedFunctions<const Tensor&> functions{
       {"element-wise", [](const Tensor& t) { return (t * 2 + 1).exp(); }},
       {"where", [](const Tensor& t) { return where(t > 0, t, t.square()); }},
       {"cast", [](const Tensor& t) { return (t > 0).to(kF32); }},
@@ -153,89 +145,50 @@ TEST_CASE("a function of the first n elements is compiled once for all n") {
                 kl_div(t.log_softmax(1), t.softmax(1) * t.softmax(1), Reduction::BatchMean);
        }},
   };
-  for (const std::string& device : test_devices()) {
-    const Tensor here = x.to(device).realize();
-    for (const auto& [name, f] : functions) {
-      CAPTURE(name);
-      CAPTURE(device);
-      Variable n("n", 1, kMax);
-      for (int64_t i = kMax; i >= 1; i -= i > 4 ? 5 : 1) {
-        n = n.bind(i, device);
-        const size_t kernels = kernel_count();
-        const Floats got = f(here.narrow(0, 0, n)).to_vector<float>();
-        if (i < kMax) CHECK(kernel_count() == kernels);
-        const Floats wanted = f(x.narrow(0, 0, i)).to_vector<float>();
-        CAPTURE(i);
-        check_close(got, wanted);
-      }
-    }
-  }
+  test::check_values(functions, x, {37, 32, 27, 22, 17, 12, 7, 2, 1});
 }
 
 TEST_CASE("gradients reach the first n elements alone") {
-  constexpr int64_t kMax = 13;
-  const std::vector<std::pair<const char*, std::function<Tensor(const Tensor&, const Tensor&)>>>
-      functions{
-          {"mean", [](const Tensor& x, const Tensor&) { return x.square().mean(); }},
-          {"softmax", [](const Tensor& x, const Tensor& w) { return (x.softmax(0) * w).sum(); }},
-          {"max", [](const Tensor& x, const Tensor& w) { return (x.max(0) * w).sum(); }},
-          {"prod", [](const Tensor& x, const Tensor& w) { return (x.prod(0) * w).sum(); }},
-          {"std", [](const Tensor& x, const Tensor& w) { return (x.std(0) * w).sum(); }},
-          {"rows of a product",
-           [](const Tensor& x, const Tensor& w) { return x.matmul(w).exp().mean(); }},
-          {"inner axis of a product",
-           [](const Tensor& x, const Tensor& w) { return (x.t().matmul(x) * w).sum(); }},
-          {"broadcast", [](const Tensor& x, const Tensor& w) { return (x * w).tanh().sum(); }},
-          {"cumsum",
-           [](const Tensor& x, const Tensor& w) { return (x.cumsum(0) * w).exp().sum(); }},
-          {"cummax",
-           [](const Tensor& x, const Tensor& w) { return (x.cummax(0).values * w).sum(); }},
-          {"sort", [](const Tensor& x,
-                      const Tensor& w) { return (x.sort(0).values * w).cumsum(0).square().sum(); }},
-          {"cat",
-           [](const Tensor& x, const Tensor& w) {
-             return Tensor::cat({x.exp(), w.unsqueeze(0), x}, 0).softmax(0).square().sum();
-           }},
-          {"cross_entropy",
-           [](const Tensor& x, const Tensor& w) {
-             return cross_entropy(x, x.argmin(1), {.weight = w.exp(), .label_smoothing = 0.1});
-           }},
-          {"embedding",
-           [](const Tensor& x, const Tensor& w) {
-             return w.unsqueeze(1).embedding(x.argmax(1)).square().mean();
-           }},
-          {"glu", [](const Tensor& x, const Tensor& w) { return glu(x * w).square().sum(); }},
-          {"pad",
-           [](const Tensor& x, const Tensor& w) {
-             return (x * w).pad({{0, 0}, {1, -2}}, PadMode::Constant, 2).exp().sum();
-           }},
-          {"attention of heads",
-           [](const Tensor& x, const Tensor& w) {
-             manual_seed(3);
-             nn::MultiheadAttention layer(4, 2);
-             return layer((x * w).unsqueeze(0)).square().sum();
-           }},
-      };
-  const Tensor x = Tensor::randn({kMax, 4}).realize();
-  const Tensor w = Tensor::randn({4}).realize();
-  Variable n("n", 2, kMax);
-  for (const auto& [name, f] : functions)
-    for (int64_t i : {int64_t{2}, int64_t{7}, kMax}) {
-      CAPTURE(name);
-      CAPTURE(i);
-      n = i;
-      const auto gradients = [&](auto length) {
-        Tensor a = x * 1, b = w * 1;
-        a.requires_grad_();
-        b.requires_grad_();
-        const Tensor loss = f(a.narrow(0, 0, length), b);
-        const std::vector<Tensor> g = Tensor::gradient(loss, {a, b});
-        return std::pair(g[0].to_vector<float>(), g[1].to_vector<float>());
-      };
-      const auto got = gradients(n), wanted = gradients(i);
-      check_close(got.first, wanted.first, 1e-4);
-      check_close(got.second, wanted.second, 1e-4);
-    }
+  const test::NamedFunctions<const Tensor&, const Tensor&> functions{
+      {"mean", [](const Tensor& x, const Tensor&) { return x.square().mean(); }},
+      {"softmax", [](const Tensor& x, const Tensor& w) { return (x.softmax(0) * w).sum(); }},
+      {"max", [](const Tensor& x, const Tensor& w) { return (x.max(0) * w).sum(); }},
+      {"prod", [](const Tensor& x, const Tensor& w) { return (x.prod(0) * w).sum(); }},
+      {"std", [](const Tensor& x, const Tensor& w) { return (x.std(0) * w).sum(); }},
+      {"rows of a product",
+       [](const Tensor& x, const Tensor& w) { return x.matmul(w).exp().mean(); }},
+      {"inner axis of a product",
+       [](const Tensor& x, const Tensor& w) { return (x.t().matmul(x) * w).sum(); }},
+      {"broadcast", [](const Tensor& x, const Tensor& w) { return (x * w).tanh().sum(); }},
+      {"cumsum", [](const Tensor& x, const Tensor& w) { return (x.cumsum(0) * w).exp().sum(); }},
+      {"cummax", [](const Tensor& x, const Tensor& w) { return (x.cummax(0).values * w).sum(); }},
+      {"sort", [](const Tensor& x,
+                  const Tensor& w) { return (x.sort(0).values * w).cumsum(0).square().sum(); }},
+      {"cat",
+       [](const Tensor& x, const Tensor& w) {
+         return Tensor::cat({x.exp(), w.unsqueeze(0), x}, 0).softmax(0).square().sum();
+       }},
+      {"cross_entropy",
+       [](const Tensor& x, const Tensor& w) {
+         return cross_entropy(x, x.argmin(1), {.weight = w.exp(), .label_smoothing = 0.1});
+       }},
+      {"embedding",
+       [](const Tensor& x, const Tensor& w) {
+         return w.unsqueeze(1).embedding(x.argmax(1)).square().mean();
+       }},
+      {"glu", [](const Tensor& x, const Tensor& w) { return glu(x * w).square().sum(); }},
+      {"pad",
+       [](const Tensor& x, const Tensor& w) {
+         return (x * w).pad({{0, 0}, {1, -2}}, PadMode::Constant, 2).exp().sum();
+       }},
+      {"attention of heads",
+       [](const Tensor& x, const Tensor& w) {
+         manual_seed(3);
+         nn::MultiheadAttention layer(4, 2);
+         return layer((x * w).unsqueeze(0)).square().sum();
+       }},
+  };
+  test::check_gradients(functions);
 }
 
 TEST_CASE("results of a Jit that are constants keep their length") {

@@ -2,32 +2,18 @@
 // along what index tensors read and write.
 #include <doctest/doctest.h>
 
-#include <cmath>
-
-#include "runtime/kernels/kernel.h"
-#include "test/devices.h"
 #include "test/error_of.h"
+#include "test/unit/first_elements.h"
 #include "tiny/nn/functional.h"
 #include "tiny/tensor/variable.h"
 
 using namespace tiny;
-
-namespace {
-
-using Floats = std::vector<float>;
-
-void check_close(const Floats& got, const Floats& wanted, double tolerance) {
-  REQUIRE(got.size() == wanted.size());
-  for (size_t i = 0; i < got.size(); ++i)
-    CHECK(std::abs(got[i] - wanted[i]) <= tolerance * std::max(1.0f, std::abs(wanted[i])));
-}
-
-}  // namespace
+using test::check_close, test::Floats;
 
 TEST_CASE("windows, groups and indices of the first n elements are compiled once for all n") {
   constexpr int64_t kMax = 13;
   const Tensor x = Tensor::randn({kMax, 11}).realize();
-  const std::vector<std::pair<const char*, std::function<Tensor(const Tensor&)>>> functions{
+  const test::NamedFunctions<const Tensor&> functions{
       {"conv1d",
        [](const Tensor& t) {
          return conv1d(t.unsqueeze(1), Tensor::linspace(-1, 1, 12).reshape({4, 1, 3}),
@@ -132,22 +118,7 @@ TEST_CASE("windows, groups and indices of the first n elements are compiled once
        }},
       {"median beside it", [](const Tensor& t) { return t.median(1, true); }},
   };
-  for (const std::string& device : test_devices()) {
-    const Tensor here = x.to(device).realize();
-    for (const auto& [name, f] : functions) {
-      CAPTURE(name);
-      CAPTURE(device);
-      Variable n("n", 1, kMax);
-      for (int64_t i : {int64_t{12}, kMax, int64_t{7}, int64_t{2}, int64_t{1}}) {
-        n = n.bind(i, device);
-        const size_t kernels = kernel_count();
-        const Floats got = f(here.narrow(0, 0, n)).to_vector<float>();
-        if (i != 12) CHECK(kernel_count() == kernels);
-        CAPTURE(i);
-        check_close(got, f(x.narrow(0, 0, i)).to_vector<float>(), 2e-5);
-      }
-    }
-  }
+  test::check_values(functions, x, {12, 13, 7, 2, 1});
 }
 
 TEST_CASE("a leaf with a length has gradients of that length") {
@@ -184,65 +155,43 @@ TEST_CASE("second derivatives of a logcumsumexp with a length are those without 
 }
 
 TEST_CASE("gradients of windows, groups and indices reach the first n elements alone") {
-  constexpr int64_t kMax = 13;
-  const std::vector<std::pair<const char*, std::function<Tensor(const Tensor&, const Tensor&)>>>
-      functions{
-          {"convolution and pool",
-           [](const Tensor& x, const Tensor& w) {
-             const Tensor y =
-                 conv1d(x.unsqueeze(1), w.reshape({2, 1, 2}), Tensor(), {.padding = 1});
-             return max_pool1d(y, 2).square().mean() + avg_pool1d(y, 2, {.padding = 1}).exp().sum();
-           }},
-          {"conv_transpose1d",
-           [](const Tensor& x, const Tensor& w) {
-             return conv_transpose1d(x.unsqueeze(1), w.reshape({1, 2, 2}), Tensor(), {.stride = 2})
-                 .exp()
-                 .mean();
-           }},
-          {"batch_norm in training",
-           [](const Tensor& x, const Tensor& w) {
-             const auto y =
-                 batch_norm(x * 3 + 1, w, Tensor(), Tensor::zeros({4}), Tensor::ones({4}),
-                            {.training = true, .momentum = 0.5, .eps = 0.1});
-             return (y.y.exp() * y.running_mean).sum() + (y.running_var * w).sum();
-           }},
-          {"group_norm",
-           [](const Tensor& x, const Tensor& w) {
-             return (group_norm(x.unsqueeze(2), 2, w, {}, 0.1)).exp().sum();
-           }},
-          {"einsum",
-           [](const Tensor& x, const Tensor& w) {
-             return Tensor::einsum("ij,j,ik->k", {x, w, x.exp()}).square().sum();
-           }},
-          {"gather",
-           [](const Tensor& x, const Tensor& w) {
-             const Tensor y = x.gather(0, x.argsort(0)) * w + x.gather(1, x.argmax(1, true));
-             return (y * x.index_select(0, Tensor::from<int64_t>({1, 0, 1})).sum(0)).square().sum();
-           }},
-          {"index_add",
-           [](const Tensor& x, const Tensor& w) {
-             const Tensor y = w.outer(w).index_add(0, x.argmax(1), x);
-             return y.square().sum() + x.index_add(1, Tensor::full({4}, 2), x).exp().sum();
-           }},
-          {"median", [](const Tensor& x, const Tensor& w) { return (x.median(0) * w).sum(); }},
-      };
-  const Tensor x = Tensor::randn({kMax, 4}).realize();
-  const Tensor w = Tensor::randn({4}).realize();
-  Variable n("n", 2, kMax);
-  for (const auto& [name, f] : functions)
-    for (int64_t i : {int64_t{2}, int64_t{7}, kMax}) {
-      CAPTURE(name);
-      CAPTURE(i);
-      n = i;
-      const auto gradients = [&](auto length) {
-        Tensor a = x * 1, b = w * 1;
-        a.requires_grad_();
-        b.requires_grad_();
-        const std::vector<Tensor> g = Tensor::gradient(f(a.narrow(0, 0, length), b), {a, b});
-        return std::pair(g[0].to_vector<float>(), g[1].to_vector<float>());
-      };
-      const auto got = gradients(n), wanted = gradients(i);
-      check_close(got.first, wanted.first, 1e-4);
-      check_close(got.second, wanted.second, 1e-4);
-    }
+  const test::NamedFunctions<const Tensor&, const Tensor&> functions{
+      {"convolution and pool",
+       [](const Tensor& x, const Tensor& w) {
+         const Tensor y = conv1d(x.unsqueeze(1), w.reshape({2, 1, 2}), Tensor(), {.padding = 1});
+         return max_pool1d(y, 2).square().mean() + avg_pool1d(y, 2, {.padding = 1}).exp().sum();
+       }},
+      {"conv_transpose1d",
+       [](const Tensor& x, const Tensor& w) {
+         return conv_transpose1d(x.unsqueeze(1), w.reshape({1, 2, 2}), Tensor(), {.stride = 2})
+             .exp()
+             .mean();
+       }},
+      {"batch_norm in training",
+       [](const Tensor& x, const Tensor& w) {
+         const auto y = batch_norm(x * 3 + 1, w, Tensor(), Tensor::zeros({4}), Tensor::ones({4}),
+                                   {.training = true, .momentum = 0.5, .eps = 0.1});
+         return (y.y.exp() * y.running_mean).sum() + (y.running_var * w).sum();
+       }},
+      {"group_norm",
+       [](const Tensor& x, const Tensor& w) {
+         return (group_norm(x.unsqueeze(2), 2, w, {}, 0.1)).exp().sum();
+       }},
+      {"einsum",
+       [](const Tensor& x, const Tensor& w) {
+         return Tensor::einsum("ij,j,ik->k", {x, w, x.exp()}).square().sum();
+       }},
+      {"gather",
+       [](const Tensor& x, const Tensor& w) {
+         const Tensor y = x.gather(0, x.argsort(0)) * w + x.gather(1, x.argmax(1, true));
+         return (y * x.index_select(0, Tensor::from<int64_t>({1, 0, 1})).sum(0)).square().sum();
+       }},
+      {"index_add",
+       [](const Tensor& x, const Tensor& w) {
+         const Tensor y = w.outer(w).index_add(0, x.argmax(1), x);
+         return y.square().sum() + x.index_add(1, Tensor::full({4}, 2), x).exp().sum();
+       }},
+      {"median", [](const Tensor& x, const Tensor& w) { return (x.median(0) * w).sum(); }},
+  };
+  test::check_gradients(functions);
 }
