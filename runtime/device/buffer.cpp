@@ -10,6 +10,7 @@
 
 #include "runtime/device/kept_memory.h"
 #include "runtime/device/trace.h"
+#include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/base/text.h"
 
@@ -24,6 +25,9 @@ std::string mebibytes(size_t bytes) {
 MemoryHolder describe(const Buffer& b) {
   return {b.device_name(), static_cast<int64_t>(b.bytes()), b.dtype(), b.size(), b.owner, b.label};
 }
+
+// Whether it can be made again.
+bool is_of_capture(const Memory& m) { return m.owner && std::string_view(m.owner->owner) == "Jit"; }
 
 // Freed memory of the devices, kept for the next buffer of the same size: a training step asks for
 // the same sizes again and again, and fresh pages cost more than the kernels that fill them.
@@ -44,7 +48,7 @@ class BufferPool {
       }
     }
     memory.room = wanted;
-    memory.data = allocate(memory.device, wanted);
+    memory.data = allocate(memory.device, memory.owner->device_name(), wanted);
     std::lock_guard lock(mutex_);
     count(memory, 1);
   }
@@ -99,6 +103,14 @@ class BufferPool {
     return out;
   }
 
+  int64_t held(const Device& device) {
+    std::lock_guard lock(mutex_);
+    int64_t bytes = 0;
+    for (const Memory* m : live_)
+      if (&m->device == &device && !is_of_capture(*m)) bytes += static_cast<int64_t>(m->bytes);
+    return bytes;
+  }
+
   void trim() {
     std::lock_guard lock(mutex_);
     for (auto& [device, kept] : kept_) {
@@ -145,8 +157,9 @@ class BufferPool {
   }
 
   // Unused blocks are freed first, then values that can be computed again.
-  void* allocate(Device& device, size_t bytes) {
+  void* allocate(Device& device, const std::string& name, size_t bytes) {
     const auto attempt = [&]() -> void* {
+      if (is_beyond_limit(device, bytes)) return nullptr;
       try {
         return device.alloc(bytes);
       } catch (const DeviceError& error) {
@@ -159,26 +172,23 @@ class BufferPool {
     if (void* block = attempt()) return block;
     relieve_pressure();
     trim();
+    if (is_beyond_limit(device, bytes))
+      throw DeviceError(cat(name, ": out of memory: ", mebibytes(bytes),
+                            " more do not fit into MEMORY_LIMIT=", env_text("MEMORY_LIMIT"),
+                            tiny::largest_buffers(device)));
     try {
       return device.alloc(bytes);
     } catch (const DeviceError& error) {
       if (!is_out_of_memory(error)) throw;
-      throw DeviceError(error.what() + largest_buffers(device));
+      throw DeviceError(error.what() + tiny::largest_buffers(device));
     }
   }
 
-  // The ten largest of a device as lines: their size, dtype, elements, and what made them.
-  std::string largest_buffers(const Device& device) {
-    size_t count = 0;
-    const std::vector<MemoryHolder> all = holders(10, &device, &count);
-    if (all.empty()) return "; no tensor has memory there";
-    std::string text = cat("; the largest of ", count, " buffers in use there:");
-    for (const MemoryHolder& h : all) {
-      std::string size = mebibytes(static_cast<size_t>(h.bytes));
-      size.insert(0, size.size() < 14 ? 14 - size.size() : 0, ' ');
-      text += cat("\n", size, "  ", h.dtype.name(), " x ", h.elements, "  ", h.made_by);
-    }
-    return text;
+  bool is_beyond_limit(Device& device, size_t bytes) {
+    const int64_t limit = memory_limit();
+    std::lock_guard lock(mutex_);
+    const Kept& kept = kept_[&device];
+    return limit && kept.use.bytes + static_cast<int64_t>(kept.bytes + bytes) > limit;
   }
 
   void count(const Memory& memory, int sign) {
@@ -297,6 +307,42 @@ MemoryUse memory_use() { return pool().use(); }
 std::vector<DeviceMemory> device_memory() { return pool().by_device(); }
 
 std::vector<MemoryHolder> largest_holders(size_t most) { return pool().holders(most, nullptr); }
+
+int64_t bytes_held(const Device& device) { return pool().held(device); }
+
+std::string memory_line(int64_t bytes, DType dtype, int64_t elements, const std::string& made_by) {
+  std::string size = mebibytes(static_cast<size_t>(bytes));
+  size.insert(0, size.size() < 14 ? 14 - size.size() : 0, ' ');
+  return cat("\n", size, "  ", dtype.name(), " x ", elements, "  ", made_by);
+}
+
+std::string largest_buffers(const Device& device) {
+  size_t count = 0;
+  const std::vector<MemoryHolder> all = pool().holders(10, &device, &count);
+  if (all.empty()) return "; no tensor has memory there";
+  std::string text = cat("; the largest of ", count, " buffers in use there:");
+  for (const MemoryHolder& h : all) text += memory_line(h.bytes, h.dtype, h.elements, h.made_by);
+  return text;
+}
+
+int64_t memory_limit() {
+  const std::string text = env_text("MEMORY_LIMIT");
+  if (text.empty()) return 0;
+  static constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"", 1},      {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+      {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+  TextReader in(text);
+  double number = 0;
+  std::string unit, rest;
+  const bool is_number = is_digit(text[0]) && in >> number;
+  in >> unit >> rest;
+  for (const auto& [name, bytes] : kUnits)
+    if (is_number && unit == name && rest.empty() && number * bytes >= 1 && number * bytes < 0x1p62)
+      return static_cast<int64_t>(number * bytes);
+  throw Error(cat("MEMORY_LIMIT=", text,
+                  ": takes a number of bytes, or of KB, MB, GB, TB, KiB, MiB, ",
+                  "GiB or TiB, as 10.5GB"));
+}
 
 void free_kept_memory() { pool().trim(); }
 

@@ -58,7 +58,7 @@ class Gatherer {
       std::vector<Turn> later;
       bool waits = false;  // a value for its second computation, before what it needs is replaced
       for (const Turn& t : left_) {
-        const bool again = t.again >= 0;
+        const bool again = !t.is_first();
         const bool ready = !waits && (again ? done_[t.job] != 0 : needs_[t.job] == 0);
         if (!ready) {
           waits |= again || !ahead;
@@ -144,7 +144,7 @@ class Clock {
     if (j.is_copy && j.reads.size() == 1)  // the other side sends it when it comes to that
       for (int b : before_[t.job]) end = std::max(end, now_[jobs_[b].device]);
     now_[j.device] = end;
-    if (t.again < 0) end_[t.job] = end;
+    if (t.is_first()) end_[t.job] = end;
   }
   int64_t latest() const {
     int64_t out = 0;
@@ -188,7 +188,7 @@ class PromptCopies {
       next->pop_front();
       clock_.take(t);
       out_.push_back(t);
-      if (t.again >= 0) continue;
+      if (!t.is_first()) continue;
       for (int j : wanted_by_[t.job])
         if (--needs_[j] == 0 && jobs_[j].is_copy) copies_.push_back({j});
     }
@@ -208,7 +208,7 @@ class PromptCopies {
     };
     if (!copies_.empty()) look_at(copies_, clock_.ready(copies_[0].job));
     for (auto& [device, turns] : left_)
-      if (!turns.empty() && (turns[0].again >= 0 || needs_[turns[0].job] == 0))
+      if (!turns.empty() && (!turns[0].is_first() || needs_[turns[0].job] == 0))
         look_at(turns, clock_.start_of(turns[0].job));
     return out;
   }
@@ -288,17 +288,17 @@ int64_t most_on_a_device(const std::vector<Job>& jobs, const std::vector<JobValu
 
 std::vector<Turn> order_of_least_memory(const std::vector<Job>& jobs,
                                         const std::vector<JobValue>& values,
-                                        const std::vector<int>& order, int64_t enough,
-                                        double share) {
+                                        const std::vector<int>& order, const MemoryBudget& budget) {
   std::vector<Turn> best;
-  int64_t least = 0;
+  std::pair<int64_t, size_t> least;
   for (const auto& given : {order, shortest_paths_first(jobs, order)})
     for (const bool ahead : {true, false}) {
-      auto turns =
-          gather_copies(jobs, recompute_for_memory(jobs, values, given, enough, share), ahead);
-      const int64_t most = most_on_a_device(jobs, values, turns);
-      if (!best.empty() && most >= least) continue;
-      least = most;
+      auto turns = gather_copies(jobs, recompute_for_memory(jobs, values, given, budget), ahead);
+      std::pair<int64_t, size_t> cost(most_on_a_device(jobs, values, turns), 0);
+      if (budget.limit >= 0)
+        cost = {std::max(peak_of_order(jobs, values, turns), budget.limit), turns.size()};
+      if (!best.empty() && cost >= least) continue;
+      least = cost;
       best = std::move(turns);
     }
   return best;

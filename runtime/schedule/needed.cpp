@@ -1,4 +1,4 @@
-#include "runtime/schedule/needed.h"
+#include "runtime/schedule/passes.h"
 
 #include <vector>
 

@@ -137,7 +137,7 @@ class Orderer {
     }
   }
 
-  OrderedGroups run() {
+  OrderedGroups run(int64_t limit) {
     const int count = static_cast<int>(groups_.size());
     for (int g = 0; g < count; ++g) {
       for (Node n : groups_[g].inputs) {
@@ -152,7 +152,7 @@ class Orderer {
       for (Node n : groups_[g].outputs)
         if (out_.replaces.contains(n)) try_in_place(g, n, reads);
     }
-    choose_order();
+    choose_order({kLowPeak, kShareAgain, limit});
     find_deaths();
     for (const Turn& turn : order_) out_.groups.push_back(group_of(turn));
     return std::move(out_);
@@ -165,7 +165,7 @@ class Orderer {
   }
 
   // Values of the jobs are the stored nodes, by the order of groups and outputs.
-  void choose_order() {
+  void choose_order(const MemoryBudget& budget) {
     NodeMap<int> id;
     for (const Group& g : groups_)
       for (Node n : g.outputs) {
@@ -198,14 +198,35 @@ class Orderer {
         }
         values.push_back(std::move(v));
       }
+      if (budget.limit >= 0) find_repeats(groups_[g], values, j);
       jobs.push_back(std::move(j));
     }
     const std::vector<int> order = order_for_memory(jobs, values);
     for (const int j : order) jobs[j].device = device_of(groups_[j], jobs);
-    order_ =
-        gathers_weights(groups_)
-            ? order_of_least_memory(jobs, values, order, kLowPeak, kShareAgain)
-            : gather_copies(jobs, recompute_for_memory(jobs, values, order, kLowPeak, kShareAgain));
+    order_ = gathers_weights(groups_) || budget.limit >= 0
+                 ? order_of_least_memory(jobs, values, order, budget)
+                 : gather_copies(jobs, recompute_for_memory(jobs, values, order, budget));
+  }
+
+  // Whether the same kernel may run again, when, and what that costs. Not one that adds to memory
+  // in no certain order, or whose results stay or go to other devices.
+  void find_repeats(const Group& g, const std::vector<JobValue>& values, Job& job) const {
+    job.repeats =
+        g.after.empty() && std::ranges::none_of(job.writes, [&](int v) {
+          const Op op = stored_[v]->op;
+          return values[v].stays || op == Op::Scatter || op == Op::Assign || op == Op::Copy;
+        });
+    for (Node n : g.inputs) {
+      if (n->op != Op::Param) continue;
+      const auto use = inputs_.find(n->ints()[0]);
+      if (use != inputs_.end() && use->second.overwritten_by >= 0)
+        job.until.push_back(use->second.overwritten_by);
+    }
+    const auto visit = [&](Node n) {
+      if (n->op == Op::ReduceAxis) job.work += numel(n->src(0)->shape());
+      return n->op != Op::After && !contains(g.inputs, n);
+    };
+    visit_below(g.outputs, visit, used_sources);
   }
 
   // Of the first of its inputs that has one; those of the jobs before it are known.
@@ -237,7 +258,7 @@ class Orderer {
 
   // The group of a turn: all of it, or one of its values from what that needs.
   Group group_of(const Turn& turn) const {
-    if (turn.again < 0) return groups_[turn.job];
+    if (turn.again < 0) return groups_[turn.job];  // all of it
     Group g;
     g.outputs = {stored_[turn.again]};
     find_recipe(g.outputs[0], g.inputs);
@@ -307,8 +328,9 @@ class Orderer {
 }  // namespace
 
 OrderedGroups order_groups(std::span<const Node> roots, std::vector<Group> groups,
-                           const NodeMap<char>& scatters, std::span<const int> devices) {
-  return Orderer(roots, std::move(groups), scatters, devices).run();
+                           const NodeMap<char>& scatters, std::span<const int> devices,
+                           int64_t limit) {
+  return Orderer(roots, std::move(groups), scatters, devices).run(limit);
 }
 
 }  // namespace tiny

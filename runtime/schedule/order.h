@@ -10,15 +10,17 @@
 namespace tiny {
 
 struct OrderedGroups {
-  std::vector<Group> groups;              // of each turn; some make a value once more
+  std::vector<Group> groups;              // of each turn; some come once more
   std::vector<std::vector<Node>> deaths;  // the stored values that each is the last to need
   NodeMap<int> replaces;                  // of assignments: the input that they replace, or -1
   NodeMap<int> in_place;                  // of those that write over it
 };
 
-// `scatters`: those that are assignments to their base. `devices`: of the inputs.
+// `scatters`: those that are assignments to their base. `devices`: of the inputs. `limit`: bytes
+// that all values which do not outlive the schedule should fit into, or -1.
 OrderedGroups order_groups(std::span<const Node> roots, std::vector<Group> groups,
-                           const NodeMap<char>& scatters, std::span<const int> devices);
+                           const NodeMap<char>& scatters, std::span<const int> devices,
+                           int64_t limit);
 
 // What the loops of a group's outputs read, looked for when it is first asked.
 class GroupReads {

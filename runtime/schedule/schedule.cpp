@@ -1,7 +1,9 @@
 #include "runtime/schedule/schedule.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "runtime/analysis/after.h"
@@ -13,9 +15,9 @@
 #include "runtime/rewrites/deterministic.h"
 #include "runtime/rewrites/relu_masks.h"
 #include "runtime/rewrites/scatter_rows.h"
-#include "runtime/schedule/needed.h"
-#include "runtime/schedule/steps.h"
+#include "runtime/schedule/passes.h"
 #include "tiny/base/env.h"
+#include "tiny/base/error.h"
 #include "tiny/base/text.h"
 #include "tiny/ir/build.h"
 #include "tiny/rewrite/rebuild.h"
@@ -49,6 +51,49 @@ std::vector<Node> without_lengths(std::span<const Node> roots) {
 
 namespace {
 
+// Of each device, the bytes that a schedule may take besides its inputs; empty without a limit.
+using Room = std::map<int, int64_t>;
+
+std::string megabytes(int64_t bytes) {
+  return formatted("%.3f MB", static_cast<double>(bytes) * 1e-6);
+}
+
+Room room_now(const std::vector<int>& devices, int fallback) {
+  const int64_t limit = memory_limit();
+  Room out;
+  if (!limit) return out;
+  std::set<int> all(devices.begin(), devices.end());
+  all.insert(fallback);
+  for (int d : all)
+    if (d && device_members(d).empty())
+      out[d] = std::max<int64_t>(0, limit - bytes_held(find_device(device_name(d))));
+  return out;
+}
+
+// By how many bytes a plan goes beyond that, on all devices together.
+int64_t beyond(const MemoryPlan& plan, const Room& room) {
+  int64_t bytes = 0;
+  for (const auto& [device, most] : room)
+    if (const auto added = plan.added.find(device); added != plan.added.end())
+      bytes += std::max<int64_t>(0, added->second - most);
+  return bytes;
+}
+
+// Of a schedule that does not fit in.
+[[noreturn]] void refuse(const Schedule& s, const Room& room) {
+  for (const auto& [device, most] : room) {
+    const auto added = s.memory.added.find(device);
+    if (added == s.memory.added.end() || added->second <= most) continue;
+    const std::string name = device_name(device);
+    throw DeviceError(cat(name, ": out of memory: ", s.steps.size(), " kernels take ",
+                          megabytes(added->second), " besides what they read, and ",
+                          megabytes(most), " of MEMORY_LIMIT=", env_text("MEMORY_LIMIT"),
+                          " are free", largest_at_peak(s, device),
+                          largest_buffers(find_device(name))));
+  }
+  throw Bug("memory: a plan that fits in is refused");
+}
+
 class Planner {
  public:
   Planner(const Normalized& graph, const std::vector<int>& devices, int fallback)
@@ -60,7 +105,7 @@ class Planner {
     }
   }
 
-  Schedule run() {
+  Schedule run(const Room& room) {
     const NodeTargets targets(devices_, fallback_);
     const std::vector<Node> given = topological(graph_.roots);
     const NodeMap<Node> plain = stripped(given);
@@ -81,15 +126,40 @@ class Planner {
     scatter_in_place(layout);
     follow(layout);
     if (has_lengths_) needed_ = elements_within_lengths(graph_.roots, plain, now_, layout.roots);
-    const OrderedGroups ordered =
-        order_groups(layout.roots, fuse(layout.roots, layout.stored, targets), assigned_, devices_);
-    add_steps(out_, layout.roots, ordered, needed_, fallback_);
-    out_.memory = plan_memory(out_);
-    check_memory(out_, out_.memory);
-    return std::move(out_);
+    const std::vector<Group> groups = fuse(layout.roots, layout.stored, targets);
+    if (room.empty()) return finished(layout.roots, groups, -1);
+    return fitted(layout.roots, groups, room);
   }
 
  private:
+  // `limit`: of order_groups.
+  Schedule finished(std::span<const Node> roots, const std::vector<Group>& groups,
+                    int64_t limit) const {
+    Schedule out = out_;
+    const OrderedGroups ordered = order_groups(roots, groups, assigned_, devices_, limit);
+    add_steps(out, roots, ordered, needed_, fallback_);
+    out.memory = plan_memory(out);
+    check_memory(out, out.memory);
+    return out;
+  }
+
+  // Of an order whose values fit in: of those that seem to, since blocks have gaps between them.
+  Schedule fitted(std::span<const Node> roots, const std::vector<Group>& groups,
+                  const Room& room) const {
+    constexpr int kTries = 8;
+    constexpr double kLess = 0.97;  // of one try beside the last one
+    Schedule out = finished(roots, groups, -1);
+    double limit = -static_cast<double>(beyond(out.memory, room));
+    for (const auto& [device, bytes] : out.memory.arenas) limit += static_cast<double>(bytes);
+    for (int i = 0; i < kTries && limit > 0 && beyond(out.memory, room) > 0; ++i) {
+      Schedule smaller = finished(roots, groups, static_cast<int64_t>(limit));
+      if (beyond(smaller.memory, room) < beyond(out.memory, room)) out = std::move(smaller);
+      limit *= kLess;
+    }
+    if (beyond(out.memory, room) > 0) refuse(out, room);
+    return out;
+  }
+
   // Of a graph with lengths: its nodes as they are after more rewrites.
   void follow(GraphPlan& rewritten) {
     for (const NodeMap<Node>& now : std::exchange(rewritten.now, {}))
@@ -142,21 +212,26 @@ std::shared_ptr<const Schedule> schedule(const Normalized& graph, const std::vec
   const HostSpan span("schedule");
   NodeRef sink(make(Op::Sink, kVoid, graph.roots));
   std::string key = std::to_string(reinterpret_cast<uintptr_t>(sink.get())) + ' ' +
-                    env_kernel_key() + ' ' + std::to_string(fallback);
+                    env_kernel_key() + ' ' + env_text("MEMORY_LIMIT") + ' ' +
+                    std::to_string(fallback);
   for (int d : devices) key += ' ' + std::to_string(d);
   Cache& c = cache();
+  const Room room = room_now(devices, fallback);
   {
     std::lock_guard lock(c.mutex);
-    if (const auto* known = c.entries.find(key)) return known->second;
+    const auto* known = c.entries.find(key);
+    if (known && beyond(known->second->memory, room) == 0) return known->second;
   }
   Normalized ordered = graph;
   if (env_int("DETERMINISTIC")) ordered.roots = with_ordered_scatters(graph.roots);
   if (env_int("OPT") && env_int("ROW_SUMS"))
     ordered.roots = with_written_rows(ordered.roots, NodeTargets(devices, fallback));
-  auto made = std::make_shared<const Schedule>(Planner(ordered, devices, fallback).run());
+  auto made = std::make_shared<const Schedule>(Planner(ordered, devices, fallback).run(room));
   const auto most = static_cast<size_t>(std::max<int64_t>(env_int("CACHE_SCHEDULES"), 1));
   std::lock_guard lock(c.mutex);
-  return c.entries.insert(std::move(key), {std::move(sink), made}, most).second;
+  auto& [kept, plan] = c.entries.insert(std::move(key), {std::move(sink), made}, most);
+  if (beyond(plan->memory, room) > 0) plan = made;  // one for more memory than there is now
+  return plan;
 }
 
 size_t schedules_kept() {

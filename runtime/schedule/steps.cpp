@@ -1,4 +1,4 @@
-#include "runtime/schedule/steps.h"
+#include "runtime/schedule/passes.h"
 
 #include <algorithm>
 

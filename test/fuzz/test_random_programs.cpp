@@ -10,6 +10,7 @@
 #include "test/devices.h"
 #include "test/fuzz/error_bound.h"
 #include "test/fuzz/random_graph.h"
+#include "test/little_memory.h"
 #include "test/reference.h"
 #include "tiny/base/env.h"
 
@@ -21,7 +22,10 @@ namespace {
 struct Setting {
   std::string device;
   int64_t opt = 1, fuse = 1;
-  std::string name() const { return cat("device ", device, " OPT=", opt, " FUSE=", fuse); }
+  bool tight = false;  // less memory than the plan would take
+  std::string name() const {
+    return cat("device ", device, " OPT=", opt, " FUSE=", fuse, tight ? " with little memory" : "");
+  }
 };
 
 bool agrees(double got, double wanted, double bound) {
@@ -56,7 +60,7 @@ std::string compare(const char* what, size_t which, const HostTensor& got, const
 }
 
 // Realizes the tensors at once and compares; the first difference as text.
-std::string compare_all(const char* what, std::vector<Tensor>& tensors) {
+std::string compare_all(const char* what, std::vector<Tensor>& tensors, const Setting& setting) {
   fuzz::ErrorBounds errors;
   std::vector<Tensor> bounds;  // keeps the nodes
   std::vector<Node> roots;
@@ -77,6 +81,7 @@ std::string compare_all(const char* what, std::vector<Tensor>& tensors) {
   const std::vector<HostTensor> wanted = evaluate(roots);
   std::vector<Tensor*> pointers;
   for (Tensor& t : tensors) pointers.push_back(&t);
+  if (setting.tight) test::realize_in_little_memory(pointers);
   Tensor::realize(pointers);
   for (size_t i = 0; i < count; ++i) {
     HostTensor got(tensors[i].dtype(), tensors[i].shape());
@@ -98,8 +103,8 @@ std::string difference(const fuzz::Program& program, const Setting& setting) {
     std::vector<Tensor> gradients;
     if (built.loss.defined() && built.loss.requires_grad())
       gradients = Tensor::gradient(built.loss, built.leaves);
-    const std::string text = compare_all("output", built.outputs);
-    return text.empty() && !gradients.empty() ? compare_all("gradient", gradients) : text;
+    const std::string text = compare_all("output", built.outputs, setting);
+    return text.empty() && !gradients.empty() ? compare_all("gradient", gradients, setting) : text;
   } catch (const std::exception& e) {
     return cat("throws: ", e.what());
   }
@@ -133,6 +138,7 @@ std::vector<Setting> settings_of(int64_t program, const std::string& other) {
   if (program % 4 == 1) out.push_back({"CPU", 0, 1});
   if (program % 4 == 3) out.push_back({"CPU", 1, 0});
   if (program % 8 == 5) out.push_back({"CPU", 0, 0});
+  if (program % 4 == 0) out.push_back({"CPU", 1, program % 8 == 0, true});
   if (program % 60 == 7) out.push_back({other});
   if (program % 4 == 2) out.push_back({program % 8 == 2 ? "CPU,CPU:1,CPU:2" : "CPU:1,CPU:2"});
   // Other devices get each program; emulators, whose compiler is slow, a few.
@@ -140,6 +146,7 @@ std::vector<Setting> settings_of(int64_t program, const std::string& other) {
     if (device == "CPU") continue;
     if (device.starts_with("EMU") && program % (4 * parts_on(device)) != 3) continue;
     out.push_back({device});
+    out.push_back({device, 1, 1, true});
     if (program % 8 == 3) out.push_back({device, 0, 1});
     if (program % 8 == 7) out.push_back({device, 1, 0});
   }

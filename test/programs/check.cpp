@@ -7,6 +7,7 @@
 #include <random>
 #include <sstream>
 
+#include "test/little_memory.h"
 #include "tiny/base/error.h"
 
 namespace tiny::programs {
@@ -187,11 +188,16 @@ double Checker::spread(size_t result) {
   return most;
 }
 
-std::string Checker::compare_all(const std::vector<std::string>& devices) {
+std::string Checker::compare_all(const std::vector<std::string>& devices, bool little_memory) {
   if (!devices.empty() && realizes_constants(program_)) return left_out();
   for (const Step& s : program_.steps)  // random numbers come from one device
     if (!devices.empty() && has(row_of(s), 'r')) return left_out();
-  Built built = build(program_, {.devices = devices, .made = fault_});
+  Built built = build(program_, {.realizes = !little_memory, .devices = devices, .made = fault_});
+  if (little_memory) {
+    std::vector<Tensor*> together;
+    for (Tensor& t : built.results) together.push_back(&t);
+    test::realize_in_little_memory(together);
+  }
   realize_results(program_, built.results);
   if (built.results.size() != wanted().size())
     return cat(built.results.size(), " results and not ", wanted().size());
@@ -387,7 +393,7 @@ std::string Checker::difference(const std::string& setting) {
     const InForce in_force(setting);
     if (has_word(setting, "JIT")) return compare_replays();
     if (has_word(setting, "LENGTHS")) return compare_lengths();
-    return compare_all(in_force.devices);
+    return compare_all(in_force.devices, has_word(setting, "LITTLE_MEMORY"));
   } catch (const std::exception& e) {
     return cat("throws: ", e.what());
   }
@@ -400,6 +406,7 @@ std::vector<std::string> usual_settings(const std::string& device) {
           "JIT",
           "SLOPE",
           "LENGTHS",
+          "FUSE=0 LITTLE_MEMORY",
           "FUSE=0 OPT=0",
           "THREADS=1",
           "CPU_UNITS=none",

@@ -13,6 +13,7 @@ namespace tiny::programs {
 //   JIT      replayed by a Jit on other data, against plain calls, to the bit; on GPUs
 //            with DETERMINISTIC=1
 //   LENGTHS  leaves cut to a length that varies while a Jit replays
+//   LITTLE_MEMORY  all at once, in less memory than the plan takes
 //   SLOPE    gradients against difference quotients of the reference evaluator
 // DEVICE=CPU,CPU:1 cuts the leaves over several devices.
 
@@ -30,7 +31,7 @@ class Checker {
   bool was_tie() const { return tie_; }            // the last difference was explained by rounding
 
  private:
-  std::string compare_all(const std::vector<std::string>& devices);
+  std::string compare_all(const std::vector<std::string>& devices, bool little_memory);
   std::string compare(size_t result, const HostTensor& got, double unit);
   std::string compare_lengths();
   const Step* longest_leaf() const;

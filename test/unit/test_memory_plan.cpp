@@ -212,13 +212,13 @@ TEST_CASE("cheap values that lie idle at the peak are computed again, for a limi
   const Chain c(20);
   const int64_t kept = peak_of_order(c.jobs, c.values, c.order);
   CHECK(kept == 2000);
-  const auto half = recompute_for_memory(c.jobs, c.values, c.order, 0, 1.0);
+  const auto half = recompute_for_memory(c.jobs, c.values, c.order, {0, 1.0});
   CHECK(peak_of_order(c.jobs, c.values, half) <= 1300);
-  const auto some = recompute_for_memory(c.jobs, c.values, c.order, 0, 0.1);
+  const auto some = recompute_for_memory(c.jobs, c.values, c.order, {0, 0.1});
   CHECK(some.size() > c.order.size());
   CHECK(some.size() < half.size());
-  CHECK(recompute_for_memory(c.jobs, c.values, c.order, 2000, 1.0).size() == c.order.size());
-  CHECK(recompute_for_memory(c.jobs, c.values, c.order, 0, 0.0).size() == c.order.size());
+  CHECK(recompute_for_memory(c.jobs, c.values, c.order, {2000, 1.0}).size() == c.order.size());
+  CHECK(recompute_for_memory(c.jobs, c.values, c.order, {0, 0.0}).size() == c.order.size());
   // Each value is computed again after its job, and what it is made from is computed before it.
   for (size_t t = 0; t < half.size(); ++t) {
     if (half[t].again < 0) continue;
@@ -231,7 +231,7 @@ TEST_CASE("cheap values that lie idle at the peak are computed again, for a limi
 TEST_CASE("a value is not computed again once something that it needs is overwritten") {
   Chain c(4);
   for (JobValue& v : c.values) v.until = {4};  // the first job that reads again
-  CHECK(recompute_for_memory(c.jobs, c.values, c.order, 0, 1.0).size() == c.order.size());
+  CHECK(recompute_for_memory(c.jobs, c.values, c.order, {0, 1.0}).size() == c.order.size());
 }
 
 TEST_CASE("a value whose last reader goes element by element leaves its memory to the result") {

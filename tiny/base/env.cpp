@@ -87,6 +87,10 @@ constexpr SettingRow kRows[] = {
      "Folder of the cache on disk, this user's alone; empty means the user's cache folder."},
     {"CACHE_MB", SettingKind::Int, "1024", Scope::Host,
      "Size in MiB that the cache on disk is kept under."},
+    {"MEMORY_LIMIT", SettingKind::Text, "", Scope::Host,
+     "What each device may hold at most, as 10.5GB or 800MiB (of 2^20 bytes): a step that takes "
+     "more "
+     "computes values again, or ends with an Error that names the largest; empty: what there is."},
     {"CACHE_SCHEDULES", SettingKind::Int, "1024", Scope::Host,
      "Schedules that are kept in memory, and four times as many kernels; those used longest ago go "
      "first."},
