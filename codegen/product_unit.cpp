@@ -19,21 +19,27 @@ std::string type_in_ptx(DType t) {
   return type ? type->name : std::string(t.name());
 }
 
-std::string wgmma_text(int columns, int depth, DType t) {
-  return cat("wgmma.m64n", columns, 'k', depth, '.', type_in_ptx(t));
+// Both operands' where they differ.
+std::string types_in_ptx(DType a, DType b) {
+  return a == b ? type_in_ptx(a) : cat(type_in_ptx(a), '.', type_in_ptx(b));
+}
+
+std::string wgmma_text(int columns, int depth, DType a, DType b) {
+  return cat("wgmma.m64n", columns, 'k', depth, '.', types_in_ptx(a, b));
 }
 
 std::string instruction_of(Node n) {
   if (n->op == Op::Matrix) {
     const MatrixTile tile(n);
     constexpr int kDepthBytes = 32;  // of each row that an instruction reads
-    return wgmma_text(tile.width(), kDepthBytes / tile.dtype.size(), tile.dtype);
+    return wgmma_text(tile.width(), kDepthBytes / tile.dtype.size(), tile.dtype, tile.second);
   }
   const MmaUnit& unit = mma_unit(n);
-  if (unit.warpgroup) return wgmma_text(warpgroup_product(n).columns, unit.depth, unit.dtype);
+  if (unit.warpgroup)
+    return wgmma_text(warpgroup_product(n).columns, unit.depth, unit.dtype, unit.second);
   if (!unit.intrinsic)
     return cat("mma.sync.m", unit.rows, 'n', unit.columns, 'k', unit.depth, '.',
-               type_in_ptx(unit.dtype));
+               types_in_ptx(unit.dtype, unit.second));
   std::string_view name = unit.intrinsic;  // "llvm.amdgcn.mfma..."
   for (int words = 0; words < 2; ++words) name.remove_prefix(name.find('.') + 1);
   return std::string(name);

@@ -32,6 +32,11 @@ constexpr MmaUnit nvidia(DType t, const char* function, const char* convert, int
   return {"", t,       function,  convert, nullptr, 16,         8,   depth,
           4,  kNvRows, kNvColumn, k,       kNvRows, kNvColumns, sum, t};
 }
+constexpr MmaUnit mixed(DType rows, DType columns, const char* function) {
+  MmaUnit unit = nvidia(rows, function, nullptr, 32);
+  unit.second = columns;
+  return unit;
+}
 constexpr MmaUnit warpgroup(DType t, const char* function) {
   MmaUnit unit = nvidia(t, function, nullptr, 16);
   unit.arch = "sm_90a";
@@ -76,6 +81,8 @@ constexpr MmaUnit kUnits[] = {
     nvidia(kI8, "mma_i8", nullptr, 32, kI32),
     nvidia(kF8E4M3, "mma_e4m3", nullptr, 32),
     nvidia(kF8E5M2, "mma_e5m2", nullptr, 32),
+    mixed(kF8E4M3, kF8E5M2, "mma_e4m3_e5m2"),
+    mixed(kF8E5M2, kF8E4M3, "mma_e5m2_e4m3"),
     warpgroup(kF16, "multiply_f16"),
     warpgroup(kBF16, "multiply_bf16"),
     mfma("gfx90a", kF32, "mfma_f32", kMfmaF32, 4),
@@ -123,7 +130,8 @@ std::string read_option(Node sink, const Opt& opt, const Target& target, MmaOpti
   out.k = find_range(sink, opt.axes[1]);
   if (!out.m || !out.n || !out.k) return "no such ranges";
   if (has(out.b, out.m)) std::swap(out.a, out.b);
-  return "";
+  if (!out.unit->group) out.unit = mma_unit(target, out.a->dtype, out.b->dtype);
+  return out.unit ? "" : "no matrix unit takes the operands in this order";
 }
 
 bool divides(Node range, int64_t n) {
@@ -174,12 +182,16 @@ std::vector<Node> tile_loads(const FragmentOperand& o, const MmaUnit& u, bool ro
 }  // namespace
 
 const MmaUnit* mma_unit(const Target& target, DType dtype) {
+  return mma_unit(target, dtype, dtype);
+}
+
+const MmaUnit* mma_unit(const Target& target, DType rows, DType columns) {
   if (target.kind != Target::Kind::Gpu || !target.has_bf16) return nullptr;
   const bool nvidia = target.language == Target::Language::Cuda;
-  if (nvidia && dtype == kF32 && !env_int("ALLOW_TF32")) return nullptr;
-  if (nvidia && dtype.is_f8() && !target.has_f8_mma) return nullptr;
+  if (nvidia && rows == kF32 && !env_int("ALLOW_TF32")) return nullptr;
+  if (nvidia && rows.is_f8() && !target.has_f8_mma) return nullptr;
   for (const MmaUnit& unit : kUnits)
-    if (unit.dtype == dtype && !unit.warpgroup &&
+    if (unit.dtype == rows && unit.second == columns && !unit.warpgroup &&
         (*unit.arch ? target.arch.starts_with(unit.arch) : nvidia))
       return &unit;
   return nullptr;
@@ -263,7 +275,7 @@ std::string mma_product(Node reduce, const Target& target, MmaProduct& out) {
   if (c->product->dtype != kF32 && c->product->dtype != kI32)
     return "the reduction is no sum of products in f32 or i32";
   narrow_factors(out, target);  // TF32 has the digits of both 16-bit floats
-  out.unit = mma_unit(target, out.a->dtype);
+  out.unit = mma_unit(target, out.a->dtype, out.b->dtype);
   if (out.unit && out.unit->sum == out.product->dtype) return "";
   return mma_unit(target, kBF16) ? cat("no matrix unit takes ", out.a->dtype.name(),
                                        out.a->dtype == kF32 ? " (ALLOW_TF32=0)" : "")

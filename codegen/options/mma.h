@@ -60,6 +60,9 @@ struct MmaUnit {
 // where that is allowed.
 const MmaUnit* mma_unit(const Target& target, DType dtype);
 
+// The unit for rows and columns of these dtypes, which may be two of 8-bit floats.
+const MmaUnit* mma_unit(const Target& target, DType rows, DType columns);
+
 // The unit of four warps for operands of this dtype; nullptr where there is none.
 const MmaUnit* warpgroup_unit(const Target& target, DType dtype);
 

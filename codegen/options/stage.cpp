@@ -21,7 +21,7 @@ Node narrow(Node factor, const Target& target) {
 
 bool narrow_factors(Contraction& c, const Target& target) {
   Node a = narrow(c.a, target), b = narrow(c.b, target);
-  if (a->dtype != b->dtype) return false;
+  if (a->dtype != b->dtype && !mma_unit(target, a->dtype, b->dtype)) return false;
   c.a = a;
   c.b = b;
   return true;

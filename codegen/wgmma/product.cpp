@@ -38,7 +38,8 @@ std::optional<MatrixProduct> find_matrix_product(Node sink) {
   p.b = operand_load(c->b, p.mask);
   for (Node s : sink->srcs())
     if (s->op != Op::Store || std::holds_alternative<OpArg>(s->payload)) return {};
-  return p.a && p.b && p.a->dtype == p.b->dtype ? std::optional(p) : std::nullopt;
+  const bool fits = p.a && p.b && are_operands_of_one(p.a->dtype, p.b->dtype);
+  return fits ? std::optional(p) : std::nullopt;
 }
 
 Node k_range(const MatrixProduct& p) {
@@ -275,6 +276,8 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, WgmmaPlan& out) {
   if (p.b->ranges & out.m.mask()) std::swap(p.a, p.b);
   if ((p.b->ranges & out.m.mask()) || (p.a->ranges & out.n.mask()))
     return "both operands depend on a range of the tile";
+  tile.dtype = p.a->dtype;
+  tile.second = p.b->dtype;
   return plan_steps(tile, out);
 }
 

@@ -18,6 +18,9 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
   int type = static_cast<int>(tile.dtype.scalar);
   visit(type);
   tile.dtype = static_cast<Scalar>(type);
+  int second = static_cast<int>(tile.second.scalar);
+  visit(second);
+  tile.second = static_cast<Scalar>(second);
   for (MatrixOperand* o : {&tile.a, &tile.b}) {
     TensorMap& map = o->map;
     visit(map.slot);
@@ -47,7 +50,7 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
       visit(at.by_box);
     }
     map.element_bytes = tile.dtype.size();
-    map.dtype = tile.dtype;
+    map.dtype = o == &tile.a ? tile.dtype : tile.second;
   }
   visit(tile.max_stages);
   visit(tile.begin);

@@ -75,6 +75,9 @@ struct MatrixType {
 // allowed.
 const MatrixType* matrix_type(DType dtype);
 
+// Whether one instruction takes operands of these two dtypes: 8-bit floats of either kind.
+inline bool are_operands_of_one(DType a, DType b) { return a == b || (a.is_f8() && b.is_f8()); }
+
 // The plan of the main loop: the payload of a Matrix node.
 struct MatrixTile : TileShape {
   static constexpr int kMaxRegisters = 160;
@@ -83,8 +86,9 @@ struct MatrixTile : TileShape {
   explicit MatrixTile(Node matrix);
   std::vector<int64_t> numbers() const;  // the payload
 
-  int depth = 64;       // k elements of a step, one or half a row of 128 bytes
-  DType dtype = kBF16;  // of both operands
+  int depth = 64;        // k elements of a step, one or half a row of 128 bytes
+  DType dtype = kBF16;   // of the first operand, as wide as
+  DType second = kBF16;  // that of the second
   MatrixOperand a, b;
   std::vector<int64_t> steps;  // along k: the innermost by depth, then others one by one
   int begin = -1;              // the source that is the first k of a split-K slice

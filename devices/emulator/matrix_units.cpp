@@ -315,6 +315,13 @@ std::vector<uint32_t> EmulatedMatrixUnits::share_of(int thread, const Product& p
 
 namespace {
 
+// The type of one operand where each has its own.
+int type_of_operand(int type, bool first) {
+  if (type < EmulatedMatrixUnits::E4M3E5M2) return type;
+  const bool is_e4m3 = first == (type == EmulatedMatrixUnits::E4M3E5M2);
+  return is_e4m3 ? EmulatedMatrixUnits::E4M3 : EmulatedMatrixUnits::E5M2;
+}
+
 // Of TF32 the unit reads the upper 19 bits.
 float operand_value(const char* at, int type) {
   uint32_t word = 0;
@@ -341,17 +348,18 @@ void add(void* acc, int i, float sum, bool integers) {
 std::string EmulatedMatrixUnits::execute(Issued& issued) {
   const Product& p = issued.product;
   const int type = p.form >> 2 & 7, size = size_of_type(type), depth = kBytes / size;
+  std::vector<float> a, b;
   const auto read = [&](uint64_t descriptor, bool turned, int rows, std::vector<float>& out) {
+    const int own = type_of_operand(type, &out == &a);
     out.resize(static_cast<size_t>(rows * depth));
     for (int i = 0; i < rows * depth; ++i) {
       uint32_t address = 0;
       std::string problem = find(descriptor, turned, {i / depth, i % depth, size}, &address);
       if (!problem.empty()) return problem;
-      out[i] = operand_value(shared_ + address, type);
+      out[i] = operand_value(shared_ + address, own);
     }
     return std::string();
   };
-  std::vector<float> a, b;
   std::string problem = p.form & 64 ? "" : read(p.a, p.form & 1, kRows, a);
   if (p.form & 64) {  // figure "WGMMA .m64nNk16 register fragment layout for matrix A"
     a.resize(kRows * 16);

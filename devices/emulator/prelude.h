@@ -210,8 +210,8 @@ static void mma_m16n8(T* d, const u32* a, const u32* b, Element element, int lin
     for (int word = 0; word < 4; ++word)
       for (int e = 0; e < each; ++e) {
         const int k = (word / 2 * 4 + t) * each + e;
-        rows[word % 2][k] = element(all[group * 4 + t].a[word], e);
-        columns[word % 2][k] = element(all[(place * 2 + word % 2) * 4 + t].b[word / 2], e);
+        rows[word % 2][k] = element(all[group * 4 + t].a[word], e, false);
+        columns[word % 2][k] = element(all[(place * 2 + word % 2) * 4 + t].b[word / 2], e, true);
       }
   for (int i = 0; i < 4; ++i)
     for (int k = 0; k < 8 * each; ++k) d[i] += rows[i / 2][k] * columns[i % 2][k];
@@ -293,7 +293,7 @@ INLINE u32 f32_to_tf32(f32 x) {
   return x != x || (bits & 0x7f800000) == 0x7f800000 ? bits : bits + 0x1000;
 }
 INLINE void mma_m16n8k8_tf32(f32* d, const u32* a, const u32* b, int line = __builtin_LINE()) {
-  mma_m16n8<1>(d, a, b, [](u32 word, int) {
+  mma_m16n8<1>(d, a, b, [](u32 word, int, bool) {
     f32 x;
     word &= 0xffffe000u;
     __builtin_memcpy(&x, &word, 4);
@@ -438,13 +438,13 @@ template <class... I> INLINE void copy_windows(u32 to, const TensorMap& map, u32
   }
 MULTIPLY(multiply_tf32, f32, 8) MULTIPLY(multiply_s8, i32, 12)
 MULTIPLY(multiply_bf16, f32, 4) MULTIPLY(multiply_f16, f32, 0)
-#define MULTIPLY_BYTES(name, type)                                                       \
-  template <int turn_a, int turn_b, int n>                                               \
-  INLINE void name(f32 (&acc)[n], u64 a, u64 b, int adds, int line = __builtin_LINE()) { \
-    const int form = turn_a | turn_b << 1 | type | (adds ? 0 : 32);                      \
-    emulated().multiply(&emulated(), acc, n * 2, a, b, form, line);                      \
+#define MULTIPLY_F8(name, type)                                                                    \
+  template <int turn_a, int turn_b, int n>                                                         \
+  INLINE void multiply_##name(f32 (&acc)[n], u64 a, u64 b, int adds, int line = __builtin_LINE()) {\
+    const int form = turn_a | turn_b << 1 | type | (adds ? 0 : 32);                                \
+    emulated().multiply(&emulated(), acc, n * 2, a, b, form, line);                                \
   }
-MULTIPLY_BYTES(multiply_e4m3, 16) MULTIPLY_BYTES(multiply_e5m2, 20)
+MULTIPLY_F8(e4m3, 16) MULTIPLY_F8(e5m2, 20) MULTIPLY_F8(e4m3_e5m2, 24) MULTIPLY_F8(e5m2_e4m3, 28)
 // Bits of the form: 5: does not add; 6: the first operand's words are in registers.
 template <class T> INLINE u64 first_operand(T& a) {
   if constexpr (sizeof(T) == 8) return a;
@@ -480,20 +480,23 @@ INLINE f32 f16_to_f32(f16 x) {
   __builtin_memcpy(&y, &bits, 4);
   return y;
 }
+INLINE f32 number(f16 x) { return f16_to_f32(x); }
+INLINE f32 number(bf16 x) {
+  const u32 bits = (u32)x.bits << 16;
+  f32 y;
+  __builtin_memcpy(&y, &bits, 4);
+  return y;
+}
 INLINE void mma_m16n8k16_f16(f32* d, const u32* a, const u32* b, int line = __builtin_LINE()) {
-  mma_m16n8<2>(d, a, b, [](u32 word, int e) { return f16_to_f32(f16{(u16)(word >> 16 * e)}); },
+  mma_m16n8<2>(d, a, b, [](u32 word, int e, bool) { return number(f16{(u16)(word >> 16 * e)}); },
                line);
 }
 INLINE void mma_m16n8k16_bf16(f32* d, const u32* a, const u32* b, int line = __builtin_LINE()) {
-  mma_m16n8<2>(d, a, b, [](u32 word, int e) {
-    const u32 bits = (word >> 16 * e) << 16;
-    f32 x;
-    __builtin_memcpy(&x, &bits, 4);
-    return x;
-  }, line);
+  mma_m16n8<2>(d, a, b, [](u32 word, int e, bool) { return number(bf16{(u16)(word >> 16 * e)}); },
+               line);
 }
 INLINE void mma_m16n8k32_i8(i32* d, const u32* a, const u32* b, int line = __builtin_LINE()) {
-  mma_m16n8<4>(d, a, b, [](u32 word, int e) { return (i32)(i8)(word >> 8 * e); }, line);
+  mma_m16n8<4>(d, a, b, [](u32 word, int e, bool) { return (i32)(i8)(word >> 8 * e); }, line);
 }
 // e4m3 is a half with fewer digits and an exponent that is 8 less, e5m2 the first byte of a half.
 INLINE f32 e4m3_to_f32(u32 bits, u32 nan) {
@@ -502,19 +505,14 @@ INLINE f32 e4m3_to_f32(u32 bits, u32 nan) {
 }
 INLINE f32 number(f8e4m3 x) { return e4m3_to_f32(x.bits, 0x7f); }
 INLINE f32 number(f8e5m2 x) { return f16_to_f32(f16{(u16)(x.bits << 8)}); }
-INLINE void mma_m16n8k32_e4m3(f32* d, const u32* a, const u32* b, int line = __builtin_LINE()) {
-  mma_m16n8<4>(d, a, b, [](u32 word, int e) { return number(f8e4m3{(u8)(word >> 8 * e)}); }, line);
-}
-INLINE void mma_m16n8k32_e5m2(f32* d, const u32* a, const u32* b, int line = __builtin_LINE()) {
-  mma_m16n8<4>(d, a, b, [](u32 word, int e) { return number(f8e5m2{(u8)(word >> 8 * e)}); }, line);
-}
-INLINE f32 number(f16 x) { return f16_to_f32(x); }
-INLINE f32 number(bf16 x) {
-  const u32 bits = (u32)x.bits << 16;
-  f32 y;
-  __builtin_memcpy(&y, &bits, 4);
-  return y;
-}
+#define MMA_F8(name, A, B)                                                                        \
+  INLINE void mma_m16n8k32_##name(f32* d, const u32* a, const u32* b, int l = __builtin_LINE()) { \
+    mma_m16n8<4>(d, a, b, [](u32 word, int e, bool is_b) {                                        \
+      return is_b ? number(B{(u8)(word >> 8 * e)}) : number(A{(u8)(word >> 8 * e)});              \
+    }, l);                                                                                        \
+  }
+MMA_F8(e4m3, f8e4m3, f8e4m3) MMA_F8(e4m3_e5m2, f8e4m3, f8e5m2)
+MMA_F8(e5m2, f8e5m2, f8e5m2) MMA_F8(e5m2_e4m3, f8e5m2, f8e4m3)
 INLINE f32 least_normal(f16) { return 0x1p-14f; }
 INLINE f32 least_normal(bf16) { return 0x1p-126f; }
 // CDNA 3's 8-bit floats, FNUZ: the exponent is one less, and the code of -0 is the only NaN.

@@ -131,8 +131,8 @@ class PackPlanner {
       plans.push_back(p);
     }
     const bool large = std::min(own[0], own[1]) >= kMin && std::max(own[0], own[1]) >= kFew;
-    return large && plans[0].point->dtype == plans[1].point->dtype ? plans
-                                                                   : std::vector<OperandPlan>();
+    const bool fits = are_operands_of_one(plans[0].point->dtype, plans[1].point->dtype);
+    return large && fits ? plans : std::vector<OperandPlan>();
   }
 
   // Empty where the operands are not affine views, or padded in a way of their own.
@@ -338,7 +338,8 @@ Node with_plain_operands(Node reduce, const Target& target) {
   Node product = c.product;
   // As bools beside f32, or 16-bit floats.
   const bool widens_any = has_matrix_unit(target, product->dtype);
-  bool widens = widens_any && c.operands[0].point->dtype != c.operands[1].point->dtype;
+  bool widens =
+      widens_any && !are_operands_of_one(c.operands[0].point->dtype, c.operands[1].point->dtype);
   for (int i : {0, 1}) {
     const ProductOperand& o = c.operands[i];
     const bool takes = has_matrix_unit(target, o.point->dtype) || mma_unit(target, o.point->dtype);

@@ -303,6 +303,7 @@ int64_t chunk_of(const Tensor& x, const Tensor& weight, const Tensor& target,
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target,
                             const LinearCrossEntropyOptions& options) {
   LabelScope label(kLinear);
+  const Autocast never_f8(detail::autocast_dtype());
   const CrossEntropyOptions& o = options.loss;
   detail::require_float(kLinear, x.dtype());
   check(x.rank() > 0 && weight.rank() == 2, kLinear,

@@ -6,26 +6,28 @@ namespace tiny {
 
 namespace {
 
-thread_local std::optional<DType> cast_to;
-
-bool is_half(DType t) { return t == kF16 || t == kBF16; }
+thread_local DType products = kF32;
 
 }  // namespace
 
-Autocast::Autocast(DType dtype) : before_(cast_to) {
-  check(is_half(dtype) || dtype == kF32,
-        "Autocast: takes f16, bf16 or f32, which switches it off, ", "and not ", dtype.name());
-  cast_to = is_half(dtype) ? std::optional(dtype) : std::nullopt;
+Autocast::Autocast(DType dtype) : before_(products) {
+  check(dtype.is_half() || dtype == kF32 || dtype == kF8E4M3,
+        "Autocast: takes f16, bf16, f8e4m3 or f32, which switches it off, and not ", dtype.name());
+  products = dtype;
 }
 
-Autocast::~Autocast() { cast_to = before_; }
+Autocast::~Autocast() { products = before_; }
+
+DType detail::autocast_dtype() { return products == kF8E4M3 ? kBF16 : products; }
+
+bool detail::autocasts_to_f8() { return products == kF8E4M3; }
 
 Tensor detail::autocast(const Tensor& x) {
-  if (!cast_to || !(x.dtype() == kF32 || is_half(x.dtype()))) return x;
-  return x.to(*cast_to);
+  if (products == kF32 || !(x.dtype() == kF32 || x.dtype().is_half())) return x;
+  return x.to(autocast_dtype());
 }
 
-DType detail::autocast_loss(DType t) { return cast_to && is_half(t) ? kF32 : t; }
+DType detail::autocast_loss(DType t) { return products != kF32 && t.is_half() ? kF32 : t; }
 
 // --- LossScaler ----------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
-// Training in half precision: a scope in which products are computed in f16 or bf16 from parameters
-// that stay f32, and the scaling of losses that keeps small gradients of f16 from becoming zero.
+// Training in mixed precision: a scope in which products are computed in f16, bf16 or 8-bit floats
+// from parameters that stay f32, and the scaling of losses that keeps small gradients of f16 from
+// becoming zero.
 //
 //   LossScaler scaler({&optimizer});
 //   {
@@ -10,7 +11,6 @@
 //   scaler.step({&loss});
 #pragma once
 #include <initializer_list>
-#include <optional>
 #include <vector>
 
 #include "tiny/train/optim.h"
@@ -20,8 +20,17 @@ namespace tiny {
 // While one lives, matrix products (matmul, linear, bmm, dot, einsum), convolutions and attention
 // of this thread take operands of f32 in the given dtype, and give it; losses, softmax and
 // log_softmax give f32. Everything else computes in the dtype that its operands have. Gradients
-// come in the dtype of what they belong to, whether it lives then or not. Error for dtypes that are
-// not f16 or bf16. Autocast(kF32) switches it off for a while.
+// come in the dtype of what they belong to, whether it lives then or not. Autocast(kF32) switches
+// it off for a while.
+//
+// Autocast(kF8E4M3): where the second operand of matmul or linear is a matrix, as the weights of
+// layers are, both are taken in e4m3, and so is the gradient of the result in e5m2, each with a
+// scale for the whole tensor (tiny/tensor/ops/f8_product.h); the result is bf16. Everything else is
+// as with Autocast(kBF16): bmm, dot, einsum, matmul by more than one matrix, convolutions,
+// attention, and the product of linear_cross_entropy, as losses depend on small differences of its
+// results. A tensor with an element that is infinite or NaN makes all of the results NaN.
+//
+// Error for any other dtype.
 class Autocast {
  public:
   explicit Autocast(DType dtype);
@@ -30,7 +39,7 @@ class Autocast {
   Autocast& operator=(const Autocast&) = delete;
 
  private:
-  std::optional<DType> before_;
+  DType before_;
 };
 
 struct LossScale {
@@ -68,6 +77,9 @@ namespace detail {
 
 // The operand of a product: in the scope's dtype where one lives and x is f32, f16 or bf16.
 Tensor autocast(const Tensor& x);
+// That dtype, bf16 where products by a matrix are in 8-bit floats; f32 where none lives.
+DType autocast_dtype();
+bool autocasts_to_f8();
 // The dtype of a loss of operands of this dtype: f32 for 16-bit floats where a scope lives.
 DType autocast_loss(DType t);
 

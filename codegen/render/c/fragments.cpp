@@ -131,7 +131,8 @@ std::string FragmentPrinter::elements(const MmaUnit& unit, std::span<const Node>
   for (Node e : nodes)
     values += cat(values.empty() ? "" : ", ",
                   unit.convert ? kernel_.converted(e, unit.convert) : bare(kernel_.value(e)));
-  return cat(kernel_.type((unit.convert ? kU32 : unit.dtype).vec(count)), "{", values, "}");
+  const DType t = unit.convert ? kU32 : nodes[0]->dtype.one();
+  return cat(kernel_.type(t.vec(count)), "{", values, "}");
 }
 
 std::string FragmentPrinter::product(Node n, const std::string& c) {

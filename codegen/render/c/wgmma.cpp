@@ -94,7 +94,10 @@ std::string copy_function(const MatrixOperand& o, CopyKind kind) {
              inputs, once ? ", \"l\"(policy)" : "", " : \"memory\");\n}\n");
 }
 
-std::string multiply_name(const MatrixTile& tile) { return cat("multiply_", tile.type().name); }
+std::string multiply_name(const MatrixTile& tile) {
+  const std::string name = cat("multiply_", tile.type().name);
+  return tile.dtype == tile.second ? name : cat(name, "_", matrix_type(tile.second)->name);
+}
 
 // Each operand is contiguous along k (0) or MN-major (1).
 std::string multiply_function(const MatrixTile& tile) {
@@ -115,10 +118,10 @@ std::string multiply_function(const MatrixTile& tile) {
              type.sum.name(), " (&acc)[", registers, "], u64 a, u64 b",
              type.promotes_each_step ? ", int adds" : "", ") {\n  asm volatile(\"{ .reg .pred p; ",
              adds, ", 0; wgmma.mma_async.sync.aligned.m64n", tile.width(), "k",
-             32 / tile.dtype.size(), floats ? ".f32." : ".s32.", type.name, ".", type.name, " {",
-             list, "}, %", registers, ", %", registers + 1, ", p", floats ? ", 1, 1" : "", turns,
-             "; }\"\n    : ", outputs, " : \"l\"(a), \"l\"(b)",
-             type.allows_mn_major ? ", \"n\"(turn_a), \"n\"(turn_b)" : "",
+             32 / tile.dtype.size(), floats ? ".f32." : ".s32.", type.name, ".",
+             matrix_type(tile.second)->name, " {", list, "}, %", registers, ", %", registers + 1,
+             ", p", floats ? ", 1, 1" : "", turns, "; }\"\n    : ", outputs,
+             " : \"l\"(a), \"l\"(b)", type.allows_mn_major ? ", \"n\"(turn_a), \"n\"(turn_b)" : "",
              type.promotes_each_step ? ", \"r\"(adds)" : "", ");\n}\n");
 }
 

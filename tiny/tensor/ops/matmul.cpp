@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "tiny/tensor/detail.h"
+#include "tiny/tensor/ops/f8_product.h"
 #include "tiny/train/mixed_precision.h"
 
 namespace tiny {
@@ -41,6 +42,8 @@ Tensor multiplied(const Tensor& a, const Tensor& b, std::optional<DType> result)
   check(k == inner, "matmul: cannot multiply ", to_text(a.capacity()), " by ",
         to_text(b.capacity()), ": the last axis of the first has ", k,
         " elements and the axis it meets ", inner);
+  if (detail::is_f8_product(a, b))
+    return detail::f8_product(detail::autocast(a), detail::autocast(b), result.value_or(kBF16));
   // x[..., i, 1, k] * y[..., 1, j, k], without i or j where the operand is 1-d
   Tensor x = a, y = b;
   if (b.rank() > 1) {

@@ -273,6 +273,28 @@ INLINE vec<f32, 4> mma_e5m2(vec<f8e5m2, 16> a, vec<f8e5m2, 8> b, vec<f32, 4> c) 
   return c;
 }
 
+//# mma_e4m3_e5m2
+INLINE vec<f32, 4> mma_e4m3_e5m2(vec<f8e4m3, 16> a, vec<f8e5m2, 8> b, vec<f32, 4> c) {
+  const auto x = bitcast<vec<u32, 4>>(a);
+  const auto y = bitcast<vec<u32, 2>>(b);
+  const u32 rows[4] = {x.v[0], x.v[2], x.v[1], x.v[3]};
+  vec<f32, 4> d = {};
+  mma_m16n8k32_e4m3_e5m2(d.v, rows, y.v);
+  UNROLL for (int i = 0; i < 4; ++i) c.v[i] += d.v[i];
+  return c;
+}
+
+//# mma_e5m2_e4m3
+INLINE vec<f32, 4> mma_e5m2_e4m3(vec<f8e5m2, 16> a, vec<f8e4m3, 8> b, vec<f32, 4> c) {
+  const auto x = bitcast<vec<u32, 4>>(a);
+  const auto y = bitcast<vec<u32, 2>>(b);
+  const u32 rows[4] = {x.v[0], x.v[2], x.v[1], x.v[3]};
+  vec<f32, 4> d = {};
+  mma_m16n8k32_e5m2_e4m3(d.v, rows, y.v);
+  UNROLL for (int i = 0; i < 4; ++i) c.v[i] += d.v[i];
+  return c;
+}
+
 //# mma_tf32
 INLINE vec<f32, 4> mma_tf32(vec<u32, 4> a, vec<u32, 2> b, vec<f32, 4> c) {
   const u32 x[4] = {a.v[0], a.v[2], a.v[1], a.v[3]};
