@@ -50,7 +50,9 @@ inline std::vector<OptionText> language_options(const LanguageDefaults& d) {
       {"warmup", "N", "steps until it is reached [a twentieth of all]"},
       {"decay", "X", "weight decay, of matrices alone [0.1]"},
       {"clip", "X", "highest norm of all gradients; 0: none [1]"},
-      {"dtype", "T", "of products, f32 or bf16; parameters are f32 [GPU: bf16; CPU: f32]"},
+      {"dtype", "T",
+       "of products: f32, bf16, or fp8, where those by weights are in 8-bit floats and others in "
+       "bf16; parameters are f32 [GPU: bf16; CPU: f32]"},
       {"checkpoint", "FILE", "goes on from this file where it exists, and writes it"},
       {"every", "N", "steps from one checkpoint to the next [100]"},
       {"evaluate", "N", "steps from one look at other texts to the next [100]"},
@@ -80,7 +82,8 @@ void read_language_options(const Given& given, const LanguageDefaults& d, Langua
   o.decay = given.number("decay", 0, 10, 0.1);
   o.clip = given.number("clip", 0, 1e9, 1);
   const bool gpu = runtime_seam::is_gpu(o.devices[0]);
-  o.dtype = given.choice("dtype", {"f32", "bf16"}, gpu) == 1 ? kBF16 : kF32;
+  constexpr DType kDtypes[] = {kF32, kBF16, kF8E4M3};
+  o.dtype = kDtypes[given.choice("dtype", {"f32", "bf16", "fp8"}, gpu)];
   o.checkpoint = given.new_file("checkpoint");
   o.every = given.whole("every", 1, INT64_MAX, 100);
   o.evaluate = given.whole("evaluate", 1, INT64_MAX, 100);

@@ -4,6 +4,7 @@
 //
 //   models [attention] [gpt2] [bert]      DEVICE chooses where; all three where none is named
 //   models --loss-chunks N gpt2           rows of the loss in N parts; 1 stores all logits
+//   models --fp8 gpt2 bert                products by weights in 8-bit floats (Autocast)
 //
 // Times are the host's from one step to the next, the device idle at both ends; "first" is the
 // first call, which schedules and compiles, "second" the call that captures.
@@ -81,7 +82,7 @@ void attention(int64_t batch, int64_t heads, int64_t length, int64_t width, bool
 // In how many parts of rows the loss is computed; 0: as the library chooses.
 int64_t chunk_of(int64_t rows, int64_t parts) { return parts > 0 ? ceil_div(rows, parts) : 0; }
 
-void gpt2(int64_t loss_chunks) {
+void gpt2(int64_t loss_chunks, DType products) {
   constexpr int64_t kBatch = 16, kContext = 1024;
   bench::Gpt2 net;
   const std::vector<Tensor*> parameters = net.parameters();
@@ -91,7 +92,7 @@ void gpt2(int64_t loss_chunks) {
   Jit step([&](const Tensor& in, const Tensor& next) {
     Tensor loss;
     {
-      const Autocast half(kBF16);
+      const Autocast narrow(products);
       loss = net.loss(in, next, chunk_of(kContext, loss_chunks));
     }
     loss.backward();
@@ -127,7 +128,7 @@ struct BertBlock {
   }
 };
 
-void bert(int64_t loss_chunks) {
+void bert(int64_t loss_chunks, DType products) {
   constexpr int64_t kBatch = 32, kContext = 512, kWords = 30522, kWidth = BertBlock::kWidth;
   nn::Embedding words(kWords, kWidth), places(kContext, kWidth), kinds(2, kWidth);
   nn::LayerNorm norm(kWidth), head_norm(kWidth);
@@ -155,7 +156,7 @@ void bert(int64_t loss_chunks) {
   Jit step([&](const Tensor& in, const Tensor& next) {
     Tensor loss;
     {
-      const Autocast half(kBF16);
+      const Autocast narrow(products);
       Tensor z = dropout(norm(words(in) + places.weight + kinds(kind)), 0.1);
       for (BertBlock& b : blocks) z = b(z, mask);
       loss =
@@ -180,6 +181,7 @@ int main(int argc, char** argv) {
     loss_chunks = std::stoll(at[1]);
     named.erase(at, at + 2);
   }
+  const DType products = std::erase(named, "--fp8") ? kF8E4M3 : kBF16;
   const auto wanted = [&](const char* name) {
     return named.empty() || std::find(named.begin(), named.end(), name) != named.end();
   };
@@ -187,6 +189,6 @@ int main(int argc, char** argv) {
     for (const auto& [batch, length, width] :
          {std::tuple{16, 1024, 64}, std::tuple{16, 4096, 64}, std::tuple{4, 4096, 128}})
       for (const bool causal : {false, true}) attention(batch, 16, length, width, causal);
-  if (wanted("gpt2")) gpt2(loss_chunks);
-  if (wanted("bert")) bert(loss_chunks);
+  if (wanted("gpt2")) gpt2(loss_chunks, products);
+  if (wanted("bert")) bert(loss_chunks, products);
 }

@@ -229,7 +229,7 @@ void StagedLoopPrinter::print_fill() {
     kernel_.body_ += indented(c.text(), 1);
     kernel_.line("}");
   }
-  kernel_.line("copies.commit();");
+  if (kernel_.fetches_) kernel_.line("copies.commit();");
   kernel_.line("return;");
   --kernel_.depth_;
   kernel_.line("}");
@@ -277,7 +277,7 @@ void StagedLoopPrinter::print_turn(const Copies& c, const Turns& turns, const st
 }
 
 void StagedLoopPrinter::print_calls() {
-  kernel_.line("  copies.commit();");
+  if (kernel_.fetches_) kernel_.line("  copies.commit();");
   kernel_.line("};");
   Node range = loop_->src(0);
   const std::string r = kernel_.value(range), type = kernel_.type(range->dtype);
