@@ -46,8 +46,7 @@ class EmulatedMatrixUnits {
   // --- products ----------------------------------------------------------------------------------
 
   // acc += A B for 64 rows of A and `columns` columns of B, 32 bytes along k. Bits of `form`: 0, 1:
-  // A, B along m, n; from 2 on: the Type, of A and B or of each; 5: acc = A B; 6: `a` points to the
-  // thread's words of A.
+  // A, B along m, n; 2 to 4: the Type; 5: acc = A B; 6: `a` points to the thread's words of A.
   enum Type { F16, BF16, Tf32, S8, E4M3, E5M2, E4M3E5M2, E5M2E4M3 };
   struct Product {
     uint64_t a = 0, b = 0;  // matrix descriptors

@@ -55,9 +55,12 @@ TEST_CASE("autocast rounds operands, ends with its scope and can be switched off
     CHECK(x.matmul(y).dtype() == kBF16);
   }
   CHECK(values(x.matmul(y))[0] == 1 + 1.0f / 512);
-  CHECK_THROWS_WITH_AS(Autocast{kF64},
-                       "Autocast: takes f16, bf16 or f32, which switches it off, and not f64",
-                       Error);
+  for (const DType t : {kF64, kF8E5M2})
+    CHECK_THROWS_WITH_AS(
+        Autocast{t},
+        cat("Autocast: takes f16, bf16, f8e4m3 or f32, which switches it off, and not ", t.name())
+            .c_str(),
+        Error);
   CHECK(x.matmul(y).dtype() == kF32);
 }
 

@@ -25,7 +25,7 @@ Quantised quantise(const Tensor& x, DType format) {
   const int top = format == kF8E4M3 ? 8 : 15;
   constexpr int kMantissa = 23, kQuarter = 1 << 21;
   const Tensor wide = x.detach().to(kF32);
-  const Tensor largest = maximum(wide.abs().max(), 0);  // of no elements, too
+  const Tensor largest = maximum(wide.abs().max({-1}).max(), 0);  // of no elements, too
   const Tensor exponent = (largest.bitcast(kI32) + (kQuarter - 1)) >> kMantissa;
   // The unit is no subnormal number, of which some devices make zero.
   const Tensor kept = maximum(exponent, top + 1);
