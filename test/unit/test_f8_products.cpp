@@ -24,17 +24,23 @@ constexpr const char* kHopper = "EMU:CUDA:sm_90a";
 
 std::vector<float> values(const Tensor& t) { return t.to(kF32).to_vector<float>(); }
 
+std::vector<float> rounded(std::vector<float> x) {
+  for (float& v : x) v = bf16_to_f32(f32_to_bf16(v));
+  return x;
+}
+
 // A tensor as such a product takes it: numbers of the format times a power of two.
-std::vector<double> quantised(const std::vector<float>& x, Scalar format) {
+std::vector<double> quantised(const std::vector<float>& given, Scalar format) {
+  const std::vector<float> x = rounded(given);
   const double most = format == Scalar::F8E4M3 ? 448 : 57344;
   double largest = 0;
-  for (float v : x) largest = std::max(largest, std::abs(double{bf16_to_f32(f32_to_bf16(v))}));
+  for (float v : x) largest = std::max(largest, std::abs(double{v}));
   double unit = 1;
   while (largest > 0 && largest / unit > most) unit *= 2;
   while (largest > 0 && largest * 2 / unit <= most) unit /= 2;
   std::vector<double> out;
   for (float v : x) {
-    const auto scaled = static_cast<float>(bf16_to_f32(f32_to_bf16(v)) / unit);
+    const auto scaled = static_cast<float>(v / unit);
     out.push_back(f8_to_f32(f32_to_f8(scaled, format), format) * unit);
   }
   return out;
@@ -85,6 +91,12 @@ void check_near(const std::vector<float>& have, const Reference& want, double le
   CHECK(worst <= 1);
 }
 
+std::vector<float> bias_of(int64_t n) {
+  std::vector<float> out(static_cast<size_t>(n));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = 0.03F * static_cast<float>(i % 5);
+  return out;
+}
+
 struct Training {
   std::vector<float> y, by_x, by_w, by_bias;
 };
@@ -99,7 +111,7 @@ Training trained(const std::string& device, const Sizes& s, const std::vector<fl
   };
   Tensor a = Tensor::from(x, shape_of(s.k)).requires_grad_();
   Tensor b = Tensor::from(w, linear ? Shape{s.n, s.k} : Shape{s.k, s.n}).requires_grad_();
-  Tensor bias = Tensor::zeros({s.n}).contiguous().requires_grad_();
+  Tensor bias = Tensor::from(bias_of(s.n), {s.n}).requires_grad_();
   Tensor y;
   {
     const Autocast narrow(kF8E4M3);
@@ -125,8 +137,17 @@ void check_product(const std::string& device, const Sizes& s, double scale_x, do
   const Training have = trained(device, s, x, w, t, linear);
   const std::vector<double> qx = quantised(x, Scalar::F8E4M3), qw = quantised(w, Scalar::F8E4M3);
   const std::vector<double> qt = quantised(t, Scalar::F8E5M2);
+  const std::vector<float> half_t = rounded(t);
   const int64_t row = linear ? s.k : 1, column = linear ? 1 : s.n;  // of w from n to n, k to k
-  check_near(have.y, product({qx, rows, s.k, 1}, {qw, s.n, row, column}, s.k));
+  Reference y = product({qx, rows, s.k, 1}, {qw, s.n, row, column}, s.k);
+  if (linear) {
+    const std::vector<float> bias = bias_of(s.n);
+    for (size_t i = 0; i < y.value.size(); ++i) y.value[i] += bias[i % bias.size()];
+    const std::vector<double> ones(static_cast<size_t>(rows), 1);
+    const std::vector<double> given(half_t.begin(), half_t.end());
+    check_near(have.by_bias, product({given, s.n, 1, s.n}, {ones, 1, 0, 1}, rows));
+  }
+  check_near(have.y, y);
   check_near(have.by_x, product({qt, rows, s.n, 1}, {qw, s.k, column, row}, s.n));
   const Reference by_w = linear ? product({qt, s.n, 1, s.n}, {qx, s.k, 1, s.k}, rows)
                                 : product({qx, s.k, 1, s.k}, {qt, s.n, 1, s.n}, rows);
@@ -226,7 +247,7 @@ TEST_CASE("tensors of zeros give zeros, and what is not finite gives NaN") {
   const std::vector<float> x = drawn(32, 1, 6), w = drawn(48, 1, 7), t = drawn(24, 1, 8);
   for (const std::string device : {"CPU", kHopper}) {
     CAPTURE(device);
-    const Training zero = trained(device, s, std::vector<float>(32), w, t, true);
+    const Training zero = trained(device, s, std::vector<float>(32), w, t, false);
     CHECK(is_zero(zero.y));
     CHECK(is_zero(zero.by_w));
     CHECK(!is_zero(zero.by_x));
@@ -278,6 +299,8 @@ TEST_CASE("with 8-bit products all else is as with bf16") {
     CHECK(values(x.linear(again)) == values(x.linear(w)));
   }
   CHECK(x.matmul(w.t(), kF32).dtype() == kF32);
+  const Tensor one = Tensor::ones({1});  // a bias that is broadcast
+  CHECK(values(x.linear(w, one)) == values(x.linear(w) + one.to(kBF16)));
 }
 
 TEST_CASE("8-bit products along axes with a length, and on two devices") {

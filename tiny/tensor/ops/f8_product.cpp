@@ -24,7 +24,7 @@ Quantised quantise(const Tensor& x, DType format) {
   // The largest number of either format is 1.75 * 2^top: beyond it in its binade is the next one.
   const int top = format == kF8E4M3 ? 8 : 15;
   constexpr int kMantissa = 23, kQuarter = 1 << 21;
-  const Tensor wide = x.detach().to(kF32);
+  const Tensor wide = detail::autocast(x.detach()).to(kF32);
   const Tensor largest = maximum(wide.abs().max({-1}).max(), 0);  // of no elements, too
   const Tensor exponent = (largest.bitcast(kI32) + (kQuarter - 1)) >> kMantissa;
   // The unit is no subnormal number, of which some devices make zero.
@@ -36,8 +36,7 @@ Quantised quantise(const Tensor& x, DType format) {
 
 // A matrix in the order of its memory.
 Quantised quantise_matrix(const Tensor& w, DType format) {
-  const bool is_turned = w.t().node()->op != Op::Permute;
-  return is_turned ? quantise(w.t(), format).t() : quantise(w, format);
+  return w.node()->op == Op::Permute ? quantise(w.t(), format).t() : quantise(w, format);
 }
 
 // The sum over all axes but the last of each element of x times each of y: (..., k) by (..., n) to
@@ -52,27 +51,42 @@ Tensor product_of_rows(const Tensor& x, const Tensor& y, DType result) {
   return (x.to(kF32).unsqueeze(-1) * y.to(kF32).unsqueeze(-2)).sum(rows).to(result);
 }
 
-// Both with at least two axes.
-Tensor product(const Tensor& x, const Tensor& w, DType result) {
+// The gradient of a product in e5m2 by its operands, themselves products of 8-bit floats.
+std::vector<Tensor> gradients_of(const Tensor& g, const Tensor& x, const Tensor& w,
+                                 const Quantised& a, const Quantised& b) {
+  const Quantised c = quantise(g, kF8E5M2);
+  const Tensor sums = c.values.matmul(b.values.t(), kF32) * (c.unit * b.unit);
+  const Tensor by_x = sums.to(x.dtype()).contiguous();  // written so, and not as f32
+  const Tensor by_w = (product_of_rows(a.values, c.values, kF32) * (a.unit * c.unit)).to(w.dtype());
+  const Tensor half = g.to(x.dtype());
+  const auto of_by_x = [&](const Tensor& h) {
+    return std::vector<Tensor>{h.matmul(w, g.dtype()),
+                               product_of_rows(h, half, kF32).to(w.dtype())};
+  };
+  const auto of_by_w = [&](const Tensor& h) {
+    return std::vector<Tensor>{half.matmul(h.t()), x.matmul(h, g.dtype())};
+  };
+  return {detail::custom_gradient(by_x, {g, w}, of_by_x),
+          detail::custom_gradient(by_w, {x, g}, of_by_w)};
+}
+
+// Of an x with at least two axes.
+Tensor product(const Tensor& given_x, const Tensor& given_w, DType result, const Tensor& bias) {
+  const Quantised a = quantise(given_x, kF8E4M3), b = quantise_matrix(given_w, kF8E4M3);
+  const Tensor x = detail::autocast(given_x), w = detail::autocast(given_w);
   const Autocast no_further(kF32);
-  const Quantised a = quantise(x, kF8E4M3), b = quantise_matrix(w, kF8E4M3);
-  const Tensor y = (a.values.matmul(b.values, kF32) * (a.unit * b.unit)).to(result);
-  return detail::custom_gradient(y, {x, w}, [&](const Tensor& g) {
-    const Quantised c = quantise(g, kF8E5M2);
-    const Tensor by_x = (c.values.matmul(b.values.t(), kF32) * (c.unit * b.unit)).to(x.dtype());
-    const Tensor by_w =
-        (product_of_rows(a.values, c.values, kF32) * (a.unit * c.unit)).to(w.dtype());
-    const Tensor half = g.to(x.dtype());
-    return std::vector<Tensor>{
-        detail::custom_gradient(by_x, {g, w},
-                                [&](const Tensor& h) {
-                                  return std::vector<Tensor>{
-                                      h.matmul(w, g.dtype()),
-                                      product_of_rows(h, half, kF32).to(w.dtype())};
-                                }),
-        detail::custom_gradient(by_w, {x, g}, [&](const Tensor& h) {
-          return std::vector<Tensor>{half.matmul(h.t()), x.matmul(h, g.dtype())};
-        })};
+  const Tensor sums = a.values.matmul(b.values, kF32) * (a.unit * b.unit);
+  const auto product_gradients = [&](const Tensor& g) { return gradients_of(g, x, w, a, b); };
+  if (!bias.defined()) return detail::custom_gradient(sums.to(result), {x, w}, product_gradients);
+  // All three read the gradient from memory: it is computed once.
+  const Tensor y = (sums + bias.to(kF32)).to(result);
+  return detail::custom_gradient(y, {x, w, bias}, [&](const Tensor& given) {
+    const Tensor g = given.contiguous();
+    std::vector<Tensor> out = product_gradients(g);
+    Shape rows(static_cast<size_t>(g.rank() - 1));
+    std::iota(rows.begin(), rows.end(), 0);
+    out.push_back(g.to(kF32).sum(rows).to(bias.dtype()));
+    return out;
   });
 }
 
@@ -84,8 +98,11 @@ bool detail::is_f8_product(const Tensor& x, const Tensor& w) {
          numel(x.capacity()) > 0 && numel(w.capacity()) > 0;
 }
 
-Tensor detail::f8_product(const Tensor& x, const Tensor& w, DType result) {
-  return x.rank() > 1 ? product(x, w, result) : product(x.unsqueeze(0), w, result).squeeze(0);
+Tensor detail::f8_product(const Tensor& x, const Tensor& w, DType result, const Tensor& bias) {
+  if (x.rank() == 1) return f8_product(x.unsqueeze(0), w, result, bias).squeeze(0);
+  const bool is_row = bias.defined() && bias.rank() == 1 && bias.capacity()[0] == w.capacity()[1];
+  const Tensor y = product(x, w, result, is_row ? bias : Tensor());
+  return bias.defined() && !is_row ? y + autocast(bias) : y;
 }
 
 }  // namespace tiny

@@ -42,8 +42,7 @@ Tensor multiplied(const Tensor& a, const Tensor& b, std::optional<DType> result)
   check(k == inner, "matmul: cannot multiply ", to_text(a.capacity()), " by ",
         to_text(b.capacity()), ": the last axis of the first has ", k,
         " elements and the axis it meets ", inner);
-  if (detail::is_f8_product(a, b))
-    return detail::f8_product(detail::autocast(a), detail::autocast(b), result.value_or(kBF16));
+  if (detail::is_f8_product(a, b)) return detail::f8_product(a, b, result.value_or(kBF16));
   // x[..., i, 1, k] * y[..., 1, j, k], without i or j where the operand is 1-d
   Tensor x = a, y = b;
   if (b.rank() > 1) {
@@ -89,6 +88,8 @@ Tensor Tensor::linear(const Tensor& weight, const Tensor& bias) const {
   check(weight.rank() == 2, "linear: the weight is (out, in) and not ", to_text(weight.capacity()));
   check(rank() > 0 && capacity().back() == weight.capacity()[1], "linear: ", to_text(capacity()),
         " by a weight of ", to_text(weight.capacity()), ": the last axis of both must agree");
+  if (detail::is_f8_product(*this, weight))
+    return detail::f8_product(*this, weight.t(), kBF16, bias);
   const Tensor y = matmul(weight.t());
   return bias.defined() ? y + detail::autocast(bias) : y;
 }
