@@ -18,9 +18,6 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
   int type = static_cast<int>(tile.dtype.scalar);
   visit(type);
   tile.dtype = static_cast<Scalar>(type);
-  int second = static_cast<int>(tile.second.scalar);
-  visit(second);
-  tile.second = static_cast<Scalar>(second);
   for (MatrixOperand* o : {&tile.a, &tile.b}) {
     TensorMap& map = o->map;
     visit(map.slot);
@@ -50,7 +47,7 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
       visit(at.by_box);
     }
     map.element_bytes = tile.dtype.size();
-    map.dtype = o == &tile.a ? tile.dtype : tile.second;
+    map.dtype = tile.dtype;
   }
   visit(tile.max_stages);
   visit(tile.begin);
@@ -59,6 +56,9 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
   visit(tile.cluster_m);
   visit(tile.cluster_n);
   visit(tile.split_k);
+  int second = static_cast<int>(tile.second.scalar);
+  visit(second);
+  tile.b.map.dtype = tile.second = static_cast<Scalar>(second);
 }
 
 }  // namespace

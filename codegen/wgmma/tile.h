@@ -64,7 +64,7 @@ struct MatrixOperand {
 
 // A dtype of wgmma's operands, which take 32 bytes along k at a time.
 struct MatrixType {
-  DType dtype;                      // in memory, of both
+  DType dtype;                      // in memory
   const char* name;                 // in the instruction's
   DType sum;                        // dtype of the accumulators
   bool allows_mn_major = false;     // operands may be contiguous along m and n, not only along k

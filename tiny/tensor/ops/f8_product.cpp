@@ -9,6 +9,9 @@ namespace tiny {
 
 namespace {
 
+// Whether Autocast has anything to narrow.
+bool is_narrowed(const Tensor& x) { return x.dtype() == kF32 || x.dtype().is_half(); }
+
 // A tensor is values * unit.
 struct Quantised {
   Tensor values;  // in memory
@@ -93,14 +96,14 @@ Tensor product(const Tensor& given_x, const Tensor& given_w, DType result, const
 }  // namespace
 
 bool detail::is_f8_product(const Tensor& x, const Tensor& w) {
-  const auto fits = [](DType t) { return t == kF32 || t.is_half(); };
-  return autocasts_to_f8() && fits(x.dtype()) && fits(w.dtype()) && x.rank() > 0 && w.rank() == 2 &&
+  return autocasts_to_f8() && is_narrowed(x) && is_narrowed(w) && x.rank() > 0 && w.rank() == 2 &&
          numel(x.capacity()) > 0 && numel(w.capacity()) > 0;
 }
 
 Tensor detail::f8_product(const Tensor& x, const Tensor& w, DType result, const Tensor& bias) {
   if (x.rank() == 1) return f8_product(x.unsqueeze(0), w, result, bias).squeeze(0);
-  const bool is_row = bias.defined() && bias.rank() == 1 && bias.capacity()[0] == w.capacity()[1];
+  const bool is_row = bias.defined() && is_narrowed(bias) && bias.rank() == 1 &&
+                      bias.capacity()[0] == w.capacity()[1];
   const Tensor y = product(x, w, result, is_row ? bias : Tensor());
   return bias.defined() && !is_row ? y + autocast(bias) : y;
 }

@@ -42,7 +42,8 @@ Tensor multiplied(const Tensor& a, const Tensor& b, std::optional<DType> result)
   check(k == inner, "matmul: cannot multiply ", to_text(a.capacity()), " by ",
         to_text(b.capacity()), ": the last axis of the first has ", k,
         " elements and the axis it meets ", inner);
-  if (detail::is_f8_product(a, b)) return detail::f8_product(a, b, result.value_or(kBF16));
+  if (const DType t = result.value_or(kBF16); t.is_float() && detail::is_f8_product(a, b))
+    return detail::f8_product(a, b, t);
   // x[..., i, 1, k] * y[..., 1, j, k], without i or j where the operand is 1-d
   Tensor x = a, y = b;
   if (b.rank() > 1) {
