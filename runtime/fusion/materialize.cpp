@@ -22,6 +22,13 @@ bool is_shear(Node pad) {
 
 void add_cost(Node root, int64_t size, const NodeMap<char>& stored, NodeMap<char>& seen,
               Cost& cost) {
+  // A look-up reads as many elements as it gives, of a table of any size.
+  const auto looked_up = [&](Node gather) {
+    Node table = base_of(gather->src(0));
+    if (!is_leaf(table) && !stored.contains(table)) return;
+    if (numel(gather->shape()) * 2 > size && !table->is_const()) cost.loads.push_back(gather);
+    seen[gather->src(0)] = 1;
+  };
   std::vector<Node> stack{root};
   while (!stack.empty() && cost.work <= 200) {
     Node n = stack.back();
@@ -33,6 +40,7 @@ void add_cost(Node root, int64_t size, const NodeMap<char>& stored, NodeMap<char
       continue;
     }
     if (n->op != Op::Pad || !is_shear(n)) cost.work += work_of(n->op);
+    if (n->op == Op::Gather) looked_up(n);
     for (size_t i = n->num_src; i-- > 0;) stack.push_back(n->src(static_cast<int>(i)));
   }
 }
