@@ -47,6 +47,7 @@ const std::vector<OptionText> kOptions{
 template <class Given> Options read_options(const Given& given) {
   Options o;
   read_language_options(given, kDefaults, o);
+  o.peer.read(given);
   o.tokenizer = given.text("tokenizer");
   o.prompt = given.text("prompt", "In the morning");
   o.tokens = given.whole("tokens", 0, 1 << 20, 160);
@@ -161,6 +162,7 @@ void run(const Options& o) {
   models::Transformer model(models::parse_config(config_of(o, text.tokenizer.id_end()), "gpt2"));
   prepare_model(model, o);
   if (o.load.empty()) shrink_residual_weights(model, o.layers);
+  if (!o.peer.initial.empty()) save(o.peer.initial, model.state_dict());
 
   AdamW optimizer(decay_matrices(model.tensors(), o.decay), o.lr, {.beta2 = 0.95});
   const auto loss = [&](const Trainer::Batch& batch) { return model.loss({batch[0]}, batch[0]); };
@@ -182,6 +184,6 @@ void run(const Options& o) {
 int main(int argc, char** argv) {
   return run_program("gpt2", cxxopts::Options("gpt2", "Trains GPT-2 from scratch."),
                      cxxopts::value<std::string>(),
-                     {kOptions, language_options(kDefaults), kTrainingOptions}, argc, argv,
-                     [](const auto& given) { run(read_options(given)); });
+                     {kOptions, language_options(kDefaults), kPeerOptions, kTrainingOptions}, argc,
+                     argv, [](const auto& given) { run(read_options(given)); });
 }

@@ -13,12 +13,14 @@
 #include <string>
 #include <vector>
 
+#include "examples/common/peer_files.h"
 #include "tiny/models.h"
 #include "tiny/tiny.h"
 
 namespace {
 
 using namespace tiny;
+using namespace tiny::examples;
 
 // --- Options -------------------------------------------------------------------------------------
 
@@ -38,7 +40,8 @@ const std::vector<Setting> kSettings{
 
 struct Options : TrainingOptions {
   Setting setting;
-  std::string backbone, checkpoint, curve, show, initial, batches, losses;
+  std::string backbone, checkpoint, curve, show;
+  PeerFiles peer;
   int64_t warmup, every, evaluate, stop, dumped;
   double decay, clip, box_beta;
   nn::PictureNorm norm;
@@ -71,9 +74,6 @@ const std::vector<OptionText> kOptions{
     {"stop", "N", "ends after this step, as if something had stopped it [none]"},
     {"curve", "FILE", "draws the losses into this SVG file"},
     {"show", "FILE", "writes test pictures with the boxes that were found to this PNG file"},
-    {"save-initial", "FILE", "writes the network as it is before the first step"},
-    {"dump-batches", "FILE", "writes the batches of all steps to this safetensors file"},
-    {"losses", "FILE", "writes the losses of all steps to this file, one a line"},
     {"bench", "", "only measures steps and detections, of pictures of noise"},
 };
 
@@ -104,11 +104,9 @@ template <class Given> Options read_options(const Given& given) {
   o.stop = std::min(s.steps, given.whole("stop", 1, INT64_MAX, INT64_MAX));
   o.curve = given.new_file("curve");
   o.show = given.new_file("show");
-  o.initial = given.new_file("save-initial");
-  o.batches = given.new_file("dump-batches");
-  o.losses = given.new_file("losses");
+  o.peer.read(given);
   o.bench = given.given("bench");
-  check(o.batches.empty() || !o.jitters,
+  check(o.peer.batches.empty() || !o.jitters,
         "--dump-batches: needs --jitter off: what is drawn at "
         "random on the device is no part of a batch");
   return o;
@@ -263,7 +261,8 @@ class Training {
                 {.batch_size = o.setting.batch,
                  .shuffle = true,
                  .drop_last = true,
-                 .seed = static_cast<uint64_t>(o.seed)}) {
+                 .seed = static_cast<uint64_t>(o.seed)}),
+        record_(o.peer, {"images", "boxes", "labels"}) {
     check(loader_.batches() > 0, "--batch: ", data.train.size, " pictures make no batch of ",
           o.setting.batch);
   }
@@ -294,7 +293,7 @@ class Training {
       const nn::Training training;
       const double begin = seconds();
       const Trainer::Batch& next = loader_.next();
-      if (!o_.batches.empty()) keep(next);
+      record_.keep(next);
       trainer_.step(next);
       const int64_t done = trainer_.done();
       const bool is_last = done == o_.stop, looks = done % o_.evaluate == 0 && !is_last;
@@ -312,29 +311,10 @@ class Training {
     progress.finish();
   }
 
-  void keep(const Trainer::Batch& batch) {
-    const char* names[] = {"images", "boxes", "labels"};
-    for (size_t i = 0; i < batch.size(); ++i) {
-      kept_names_.push_back(cat("step", kept_.size() / 3, ".", names[i]));
-      kept_.push_back(batch[i]);
-    }
-  }
-
   void write_losses() {
     const ChartLine line = trainer_.losses("training");
     if (!o_.curve.empty()) save_svg(o_.curve, {"RetinaNet", "step", "loss", {line}});
-    if (!o_.losses.empty()) {
-      std::string text;
-      for (int64_t i = 0; i < trainer_.done(); ++i)
-        text += formatted("%.9g\n", trainer_.mean_loss(i, i + 1));
-      FileAside file("losses", o_.losses);
-      file.write(text);
-      file.commit();
-    }
-    if (o_.batches.empty()) return;
-    StateDict all;
-    for (size_t i = 0; i < kept_.size(); ++i) all.push_back({kept_names_[i], &kept_[i]});
-    save(o_.batches, all);
+    record_.write(trainer_);
   }
 
   const Options& o_;
@@ -342,8 +322,7 @@ class Training {
   AdamW optimizer_;
   Trainer trainer_;
   DataLoader loader_;
-  std::vector<Tensor> kept_;  // for --dump-batches
-  std::vector<std::string> kept_names_;
+  PeerRecord record_;
   std::string looked_;
   double stepping_ = 0;  // seconds in steps
 };
@@ -473,7 +452,7 @@ void run(const Options& o) {
   Detector detector(o, data);
   if (!o.backbone.empty()) load_backbone(detector.network(), o.backbone);
   if (!o.load.empty()) load(o.load, detector.network().state_dict());
-  if (!o.initial.empty()) save(o.initial, detector.network().state_dict());
+  if (!o.peer.initial.empty()) save(o.peer.initial, detector.network().state_dict());
   if (o.bench) return bench(detector, data, o);
   Training(detector, data, o).run();
   std::cout << text_of(detector.test()) << " of " << data.test.size << " test pictures\n";
@@ -487,6 +466,6 @@ void run(const Options& o) {
 
 int main(int argc, char** argv) {
   return run_program("retinanet", cxxopts::Options("retinanet", "Trains a detector of objects."),
-                     cxxopts::value<std::string>(), {kOptions, kTrainingOptions}, argc, argv,
-                     [](const auto& given) { run(read_options(given)); });
+                     cxxopts::value<std::string>(), {kOptions, kPeerOptions, kTrainingOptions},
+                     argc, argv, [](const auto& given) { run(read_options(given)); });
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "examples/common/peer_files.h"
 #include "examples/common/tokenizers.h"
 #include "tiny/models.h"
 
@@ -21,6 +22,7 @@ struct LanguageOptions : TrainingOptions {
   int64_t steps, batch, accumulate, context, layers, width, heads, warmup, every, evaluate, stop;
   double lr, decay, clip, dropout, peak;
   DType dtype;
+  PeerFiles peer;  // none but in programs that have its options
 };
 
 // What is not given, where a program's own defaults differ.
@@ -171,7 +173,11 @@ class LanguageTraining {
   // `validation`: batches that are not trained on. `operations`: of a token.
   LanguageTraining(Trainer& trainer, const std::vector<Trainer::Batch>& validation,
                    double operations, const LanguageOptions& o)
-      : trainer_(trainer), validation_(validation), operations_(operations), o_(o) {}
+      : trainer_(trainer),
+        validation_(validation),
+        operations_(operations),
+        o_(o),
+        record_(o.peer, {"tokens"}) {}
 
   // From where the checkpoint left it, if there is one, to the last step.
   void run(DataLoader& loader) {
@@ -187,7 +193,9 @@ class LanguageTraining {
       train(loader);
       report(trainer_.done() - begin, seconds() - start);
     }
-    if (!o_.curve.empty() && rank() == 0)
+    if (rank() != 0) return;
+    record_.write(trainer_);
+    if (!o_.curve.empty())
       save_svg(o_.curve, {"Training", "step", "loss", {trainer_.losses("training"), looks_}});
   }
 
@@ -200,7 +208,9 @@ class LanguageTraining {
     while (trainer_.done() < o_.stop) {
       const nn::Training training;
       const double begin = seconds();
-      trainer_.step(loader.next());
+      const Trainer::Batch& batch = loader.next();
+      record_.keep(batch);
+      trainer_.step(batch);
       const int64_t done = trainer_.done();
       const bool is_last = done == o_.stop, looks = done % o_.evaluate == 0 || is_last;
       const bool saves = !o_.checkpoint.empty() && (done % o_.every == 0 || is_last);
@@ -257,6 +267,7 @@ class LanguageTraining {
   const std::vector<Trainer::Batch>& validation_;
   const double operations_;
   const LanguageOptions& o_;
+  PeerRecord record_;
   ChartLine looks_{"other texts", {}};  // by step
   int64_t steps_ = 0;                   // of this run
   double measured_ = 0;                 // seconds of its steps after the first
