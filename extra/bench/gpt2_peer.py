@@ -5,11 +5,12 @@ same order, with the same optimizer, and draws the losses into one picture.
     make all && extra/bench/gpt2_peer.py --layers 2 --width 64 --heads 2 --words 512 --steps 60
     extra/bench/gpt2_peer.py --device CUDA --dtypes bf16,fp8 --picture docs/gpt2_losses.svg
 
-The first dtype is PyTorch's too (f32 or bf16, by autocast). Tokens are drawn from a chain of words
-that the script makes: half of the time one of four that follow the last word, else any, the first
-ones more often. Status 1 where the first 20 losses of the first dtype are more than 1 % from
-PyTorch's, or the mean of the last 50 more than 2 % for any dtype. The numbers are GPT-2's of 124
-million parameters where no others are given. Needs PyTorch and NumPy."""
+The first dtype is PyTorch's too (f32 or bf16, by autocast), where --peer-dtypes names no others.
+Tokens are drawn from a chain of words that the script makes: half of the time one of four that
+follow the last word, else any, the first ones more often. Status 1 where the first 20 losses of the
+first dtype are more than 1 % from PyTorch's, or the mean of the last 50 more than 2 % for any
+dtype. The numbers are GPT-2's of 124 million parameters where no others are given. At a rate of
+6e-4 losses jump in the first steps, and rounding decides by how much. Needs PyTorch and NumPy."""
 import argparse
 import json
 import math
@@ -120,7 +121,8 @@ def run_program(args, dtype, paths):
                args.heads, "--context", args.context, "--batch", args.batch, "--steps", args.steps,
                "--lr", args.lr, "--warmup", args.steps // 10, "--decay", DECAY, "--clip", CLIP,
                "--dtype", dtype, "--tokens", 0, "--evaluate", args.steps, "--save-initial",
-               paths["initial"], "--dump-batches", paths["batches"], "--losses", paths["losses"]]
+               paths["initial"], "--dump-batches", paths["batches"], "--losses", paths["losses"],
+               "--save", paths["final"]]
     out = subprocess.run([str(c) for c in command], check=True, capture_output=True, text=True)
     rate = [line for line in out.stdout.splitlines() if "tokens/s" in line]
     print(f"tiny, {dtype}: {rate[-1] if rate else ''}", flush=True)
@@ -128,12 +130,15 @@ def run_program(args, dtype, paths):
         return [float(line) for line in file]
 
 
+def read_weights(path):
+    return {name.removeprefix("transformer."): value
+            for name, value in read_safetensors(path).items()}
+
+
 def peer_losses(args, dtype, paths):
     device = "cuda" if args.device.startswith("CUDA") else "cpu"
     model = Gpt2(args.words, args.context, args.layers, args.width, args.heads)
-    weights = {name.removeprefix("transformer."): value
-               for name, value in read_safetensors(paths["initial"]).items()}
-    report = model.load_state_dict(weights, strict=False)
+    report = model.load_state_dict(read_weights(paths["initial"]), strict=False)
     missing = [name for name in report.missing_keys]
     unknown = [name for name in report.unexpected_keys if name != "lm_head.weight"]
     if missing or unknown:
@@ -161,7 +166,7 @@ def peer_losses(args, dtype, paths):
         times.append(time.perf_counter() - begin)
     ms = 1e3 * sorted(times)[len(times) // 2]
     print(f"PyTorch {torch.__version__}, {dtype}: {ms:.1f} ms a step", flush=True)
-    return losses
+    return losses, model.state_dict()
 
 
 # --- The comparison -------------------------------------------------------------------------------
@@ -191,23 +196,43 @@ def draw(path, curves):
                           for i, v in enumerate(losses))
         colour = COLOURS[n % len(COLOURS)]
         out.append(f'<polyline points="{points}" fill="none" stroke="{colour}"/>')
-        out.append(f'<text x="{left + 10 + 160 * n}" y="{height + 36}" fill="{colour}">{name}</text>')
+        out.append(f'<text x="{left + 10 + 160 * n}" y="{height + 36}" fill="{colour}">{name}'
+                   '</text>')
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(out) + "\n</svg>\n")
+
+
+def show_changes(paths, theirs):
+    """What the training changed: tensors that differ most from PyTorch's."""
+    first, last = read_weights(paths["initial"]), read_weights(paths["final"])
+    rows = []
+    for name, value in theirs.items():
+        own, other = last[name] - first[name], value.cpu() - first[name]
+        rows.append((float((own - other).norm() / other.norm()), name,
+                     float(own.norm() / other.norm())))
+    print("changes of tensors beside PyTorch's, the least alike first:")
+    for apart, name, share in sorted(rows, reverse=True)[:12]:
+        print(f"  {name:24s} apart by {apart:.4f} of the change, {share:.4f} times as large")
 
 
 def compare(args):
     dtypes = args.dtypes.split(",")
     with tempfile.TemporaryDirectory() as folder:
-        paths = {name: os.path.join(folder, name) for name in ("initial", "batches", "losses")}
+        paths = {name: os.path.join(folder, name)
+                 for name in ("initial", "batches", "losses", "final")}
         paths.update(tokens=os.path.join(folder, "tokens.bin"),
                      tokenizer=os.path.join(folder, "tokenizer.json"))
         rows = args.steps * args.batch + 5 * args.batch
         write_tokens(paths["tokens"], int(rows * args.context / 0.9) + args.context, args.words)
         write_tokenizer(paths["tokenizer"], args.words)
-        curves = [(f"tiny, {dtype}", run_program(args, dtype, paths)) for dtype in dtypes]
-        theirs = peer_losses(args, dtypes[0], paths)
-    curves.append((f"PyTorch, {dtypes[0]}", theirs))
+        curves = [(f"tiny, {dtype}", run_program(args, dtype, paths)) for dtype in dtypes[::-1]]
+        curves.reverse()
+        peers = [peer_losses(args, dtype, paths) for dtype in args.peer_dtypes.split(",")]
+        if args.changes:
+            show_changes(paths, peers[0][1])
+    theirs = peers[0][0]
+    for dtype, (losses, _) in zip(args.peer_dtypes.split(","), peers):
+        curves.append((f"PyTorch, {dtype}", losses))
     if args.picture:
         draw(args.picture, curves)
     for i in sorted({0, 1, 4, 9, 19} | set(range(49, args.steps, 50))):
@@ -217,9 +242,11 @@ def compare(args):
     first = max(abs(a - b) / abs(b) for a, b in zip(ours[:20], theirs[:20]))
     last = min(50, args.steps)
     ends = [sum(losses[-last:]) / last for _, losses in curves]
-    print(f"largest difference of the first 20 steps {100 * first:.3f} %; means of the last {last}: "
+    print(f"largest difference of the first 20 steps {100 * first:.3f} %; "
+          f"means of the last {last}: "
           + ", ".join(f"{name} {end:.4f}" for (name, _), end in zip(curves, ends)))
-    return first < 0.01 and all(abs(end - ends[-1]) < 0.02 * ends[-1] for end in ends)
+    peer = ends[len(dtypes)]
+    return first < 0.01 and all(abs(end - peer) < 0.02 * peer for end in ends)
 
 
 def main():
@@ -228,13 +255,17 @@ def main():
     parser.add_argument("--program", default=os.path.join(ROOT, "build/release/examples/gpt2"))
     parser.add_argument("--device", default="CPU")
     parser.add_argument("--dtypes", default="f32")
+    parser.add_argument("--peer-dtypes", default="", help="PyTorch's [the first of --dtypes]")
     parser.add_argument("--picture")
-    parser.add_argument("--lr", type=float, default=6e-4)
+    parser.add_argument("--changes", action="store_true", help="compare the trained weights, too")
+    parser.add_argument("--lr", type=float, default=1e-4)
     for name, standard in (("layers", 12), ("width", 768), ("heads", 12), ("context", 1024),
                            ("batch", 16), ("words", 50257), ("steps", 300)):
         parser.add_argument("--" + name, type=int, default=standard)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    sys.exit(0 if compare(parser.parse_args()) else 1)
+    args = parser.parse_args()
+    args.peer_dtypes = args.peer_dtypes or args.dtypes.split(",")[0]
+    sys.exit(0 if compare(args) else 1)
 
 
 if __name__ == "__main__":
