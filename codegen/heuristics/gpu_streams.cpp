@@ -378,11 +378,13 @@ class StreamTuner : StreamRanges {
                                [](const Access& a) { return a.is_store() && is_looked_up(a); });
   }
 
-  // Each thread transposes a square of 4 x 4 in registers; a block has a line of memory along the
-  // vectors and many squares across, so that it is coalesced both ways (measurements.md:
-  // transpose).
+  // Each thread transposes a square in registers, of 4 x 4 floats or more of less; a block has a
+  // line of memory along the vectors and many squares across, so that it is coalesced both ways
+  // (measurements.md: transpose).
   void transpose(int v, int across) {
     Ids rest = loops();
+    if (lanes_ == 16)  // bytes: smaller squares where those of 16 x 16 leave cores without work
+      while (lanes_ > 4 && size(rest) < lanes_ * lanes_ * kBlock * target_.cores) lanes_ /= 2;
     vector(v, rest);
     take(across, lanes_, RangeKind::Unroll, rest);
     const auto thread = [&](int id, int64_t most) {

@@ -72,7 +72,7 @@ TEST_CASE("in the order of least memory an update of a weight follows its gradie
   for (int gradient : {0, 1}) values[static_cast<size_t>(gradient)].bytes = 100;
   for (int update : {4, 5}) values[static_cast<size_t>(update)].stays = true;
   const std::vector<int> given{0, 1, 2, 3, 4, 5};
-  CHECK(jobs_of(order_of_least_memory(jobs, values, given, 1000, 0.0)) ==
+  CHECK(jobs_of(order_of_least_memory(jobs, values, given, {1000, 0.0})) ==
         std::vector<int>{0, 2, 4, 1, 3, 5});
 }
 
