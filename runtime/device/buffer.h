@@ -94,9 +94,6 @@ MemoryUse memory_use();
 std::vector<DeviceMemory> device_memory();
 std::vector<MemoryHolder> largest_holders(size_t most);
 
-// MEMORY_LIMIT in bytes, what each device may hold of live and of kept memory; 0: no limit. Error
-// for text that is no size.
-int64_t memory_limit();
 // Bytes of a device that are in use, without what captures can make again.
 int64_t bytes_held(const Device& device);
 // The ten largest buffers of a device as lines for people; one such line, with a line break before

@@ -205,6 +205,7 @@ bool FusionRules::is_of_own_rows(int p, int c, bool joins_small) const {
   const bool both_sent = joins_sent(p, c);
   if (kernels_.waits_for(c, p) || (is_sent(p) && !both_sent)) return false;
   if (to.late && !from.late && kept_beside(p, c)) return false;  // others may read it now
+  if (delays_readers(p, c)) return false;
   const bool gpu = targets_.of(to.outputs[0]).kind == Target::Kind::Gpu;
   const bool is_by_row = is_read_by_row(from, to, gpu, joins_small);
   const bool adds_rows = gpu && !is_by_row && is_of_rows(from, to);  // to those of p
@@ -215,6 +216,21 @@ bool FusionRules::is_of_own_rows(int p, int c, bool joins_small) const {
   if (adds_rows) std::swap(rows, size);
   return is_worth_merging(p, c, rows, size) && !kernels_.dependences().reaches_otherwise(p, c) &&
          (from.is_chain || loops_nest(p, c));
+}
+
+// Whether kernels that read p's few values would have to wait for what c alone waits for, and keep
+// in memory what they could have read and forgotten before: a launch is less.
+bool FusionRules::delays_readers(int p, int c) const {
+  constexpr int64_t kFew = 1024;
+  if (numel(kernels_[p].outputs[0]->shape()) > kFew) return false;
+  const DependenceGraph& dependences = kernels_.dependences();
+  const std::vector<int> producers = dependences.producers(c);
+  return std::ranges::any_of(kernels_.readers(p), [&](int reader) {
+    return reader != c && std::ranges::any_of(producers, [&](int other) {
+             return other != p && other != reader && !dependences.depends(reader, other) &&
+                    !dependences.depends(p, other);
+           });
+  });
 }
 
 // Constants, which kernels of several devices may read, have none.

@@ -28,6 +28,7 @@ class FusionRules {
   bool is_of_own_rows(int p, int c, bool joins_small) const;
 
  private:
+  bool delays_readers(int p, int c) const;
   bool is_on_one_device(int a, int b) const;
   bool have_buffers(int p, int c) const;
   bool is_sent(int k) const;

@@ -300,3 +300,21 @@ TEST_CASE("training steps of ResNet-50 and GPT-2 share the memory of what is not
   CAPTURE(to_text(plan));
   CHECK(plan.peak <= plan.sum * 0.55);
 }
+
+TEST_CASE("logits of a loss in chunks are there one chunk at a time") {
+  const EnvOverride device("DEVICE", "NULL");
+  const auto arena = [](int64_t chunk) {
+    Tensor x = Tensor::from(std::vector<float>(4 * 256 * 32), {4, 256, 32});
+    Tensor w = Tensor::from(std::vector<float>(8000 * 32), {8000, 32}).requires_grad_();
+    x.requires_grad_();
+    const Tensor target = Tensor::from(std::vector<int64_t>(4 * 256), {4, 256});
+    const Tensor loss = linear_cross_entropy(x, w, target, {.batch_chunk_size = chunk});
+    const MemoryPlan plan = plan_of_gradients(loss, {x, w});
+    int64_t bytes = 0;
+    for (const auto& [device, own] : plan.arenas) bytes += own;
+    return static_cast<double>(bytes);
+  };
+  const double all = arena(256);
+  CHECK(arena(64) < 0.35 * all);
+  CHECK(arena(32) < 0.2 * all);
+}

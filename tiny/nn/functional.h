@@ -198,7 +198,7 @@ struct LinearCrossEntropyOptions {
   Tensor bias = {};               // (C), of the product
   CrossEntropyOptions loss = {};  // of its results
   // Positions of the longest axis of rows whose logits are there at a time; 0: as many as take 2
-  // GiB, in parts of one size.
+  // GiB, or an eighth of MEMORY_LIMIT, in parts of one size.
   int64_t batch_chunk_size = 0;
 };
 

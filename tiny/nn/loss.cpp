@@ -7,6 +7,7 @@
 
 #include "tiny/ir/sizes.h"
 #include "tiny/nn/functional.h"
+#include "tiny/run/memory.h"
 #include "tiny/tensor/detail.h"
 #include "tiny/train/mixed_precision.h"
 
@@ -253,8 +254,10 @@ ChunkAxis chunk_axis(const Tensor& x) {
 // kernels: a few more are better than a smaller last one.
 int64_t default_chunk(int64_t positions, int64_t bytes) {
   // Each chunk adds to the weight's gradient once more (measurements.md: default_chunk).
-  constexpr int64_t kBytes = int64_t{2} << 30;
-  const int64_t least = std::clamp<int64_t>(ceil_div(bytes, kBytes), 1, positions);
+  constexpr int64_t kBytes = int64_t{2} << 30, kShare = 8;  // of a limit: gradients are as large
+  const int64_t limit = memory_limit();
+  const int64_t most = limit ? std::clamp<int64_t>(limit / kShare, 1, kBytes) : kBytes;
+  const int64_t least = std::clamp<int64_t>(ceil_div(bytes, most), 1, positions);
   for (int64_t n = least; n <= std::min(2 * least, positions); ++n)
     if (positions % n == 0) return positions / n;
   return ceil_div(positions, least);

@@ -45,6 +45,10 @@ struct MemoryReport {
 // Frees what nobody refers to, then counts. `largest`: how many of the largest blocks to list.
 MemoryReport memory_report(size_t largest = 10);
 
+// The environment's MEMORY_LIMIT in bytes: what each device may hold of live and of cached memory;
+// 0: no limit. Error for text that is no size.
+int64_t memory_limit();
+
 // As a table for people.
 std::string to_text(const MemoryReport& report);
 std::ostream& operator<<(std::ostream& out, const MemoryReport& report);
