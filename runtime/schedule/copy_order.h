@@ -20,8 +20,8 @@ std::vector<Turn> gather_copies(const std::vector<Job>& jobs, const std::vector<
 // Of several orders of these jobs the one whose highest peak on a device is lowest: the given one,
 // and one in which those that no other waits for follow one another, at the end of the shortest
 // paths first, each behind what it waits for. So the update of a weight follows its gradient, and
-// the backward does not keep those of all layers. `budget`: of
-// recompute_for_memory; of those that keep to its limit the one that computes least again.
+// the backward does not keep those of all layers. `budget`: of recompute_for_memory; where it has a
+// limit, of the orders that keep to it the one that computes least again.
 std::vector<Turn> order_of_least_memory(const std::vector<Job>& jobs,
                                         const std::vector<JobValue>& values,
                                         const std::vector<int>& order, const MemoryBudget& budget);

@@ -78,7 +78,8 @@ class Orderer {
     return best;
   }
 
-  // By how much memory has grown after the job and the best of those that it alone holds back.
+  // By how much memory has grown after the job and those that it alone holds back: the one that
+  // gives back most, or all that give back some.
   int64_t growth_ahead(int job, int ahead) {
     const int64_t here = growth(jobs_[job]);
     if (ahead == 0) return here;
@@ -347,9 +348,9 @@ class Detours {
   // Takes those that free most for what they cost, as many at once as do not stand in each other's
   // way, until the peak is low enough or has not become lower for a while.
   void run(int64_t limit) {
-    constexpr int kPatience = 40;        // steps
-    constexpr double kLargestShare = 4;  // times the bytes that all jobs read and write
-    const double most = kLargestShare * static_cast<double>(all_.traffic);
+    constexpr int kPatience = 40;  // steps
+    constexpr double kTimes = 4;   // times the bytes that all jobs read and write
+    const double most = kTimes * static_cast<double>(all_.traffic);
     std::vector<Turn> best = all_.turns;
     int64_t least = -1;
     double spent = 0;
