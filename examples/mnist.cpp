@@ -101,7 +101,7 @@ void train(nn::Module& network, const DevicePictures& digits, const Options& o) 
   Jit step_once([&] { return train_step(network, optimizer, digits, o); });
   double first = 0;
   {
-    Progress progress(o.steps * o.batch, "samples");
+    Progress progress(o.steps * o.batch, "samples", begin_step * o.batch);
     std::string fields;
     for (int64_t step = begin_step; step < o.steps; ++step) {
       const auto steps = static_cast<double>(o.steps);
@@ -120,7 +120,7 @@ void train(nn::Module& network, const DevicePictures& digits, const Options& o) 
       save_checkpoint(o.checkpoint, state);
     }
   }
-  std::cout << "trained " << o.steps << " steps of " << o.batch
+  std::cout << "trained " << std::max<int64_t>(o.steps - begin_step, 0) << " steps of " << o.batch
             << formatted(" samples in %.1f s, the first in %.2f s\n", seconds() - begin, first);
 }
 

@@ -287,7 +287,7 @@ class Training {
  private:
   void steps() {
     const int64_t batch = o_.setting.batch;
-    Progress progress(o_.setting.steps * batch, "pictures");
+    Progress progress(o_.setting.steps * batch, "pictures", trainer_.done() * batch);
     int64_t shown = trainer_.done();
     while (trainer_.done() < o_.stop) {
       const nn::Training training;

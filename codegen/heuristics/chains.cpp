@@ -126,7 +126,7 @@ class ChainTuner : ChainLoops {
       if (const int rest = merged({row, row + 1}); rest >= 0) share_out(rest, {x, y, warp});
     }
     if (!bind_blocks(rows == m ? -1 : m, streamed)) return false;
-    order_kinds(x);
+    order_kinds({x});
     if (rows_first_) {
       Ids all = ids_of(ranges_);
       std::swap(all[0], all[1]);

@@ -132,7 +132,7 @@ class ScanTuner : GpuTuner {
         pow2(size(along)) / kTiles, 32, std::min<int64_t>(kMaxThreads, target_.most_threads));
     const int inner = split(along, threads);
     bind(inner, RangeKind::Thread);
-    last_ = inner;
+    last_ = {inner};
     if (inner != along && range(along) && size(along) <= kMaxTiles) bind(along, RangeKind::Unroll);
     blocks_of(outer, threads);
     return finished();
@@ -266,7 +266,7 @@ class RowTuner : GpuTuner {
       row(c, rows, thread, threads);
       spread_out.push_back(c);
     }
-    last_ = thread;
+    last_ = {thread};
     // Small blocks for warps that hold rows: of pieces of 2016 bf16 one of 64 threads is 1 % faster
     // than one of 128, and one of 256 6 % slower.
     blocks_of(outer, threads, threads == target_.warp && held_ ? kBlock / 4 : kBlock);

@@ -234,12 +234,13 @@ class ColumnTuner : ColumnSums {
     // few_columns).
     const int below = rows_below(merged(reduced), down, uneven ? 4 * kUnrolled : kUnrolled);
     for (int id : beside) unroll_split(id, kUnrolled);
-    last_ = below;
+    int x = below;
     if (across > 1) {
-      last_ = across > vectors ? split(v, across) : part_of(v, across);
-      bind(last_, RangeKind::Thread);
-      if (last_ == v || !range(v)) rest = without(rest, v);
+      x = across > vectors ? split(v, across) : part_of(v, across);
+      bind(x, RangeKind::Thread);
+      if (x == v || !range(v)) rest = without(rest, v);
     }
+    last_ = {x};
     bind(merged(rest), RangeKind::Block);
     return true;
   }

@@ -255,7 +255,7 @@ class WindowTuner : WindowCost {
     for (const Copies& c : copies_)
       if (!share(c)) return {};
     bind(merged(blocks_), RangeKind::Block);
-    order_kinds(lane_, sums());
+    order_kinds({lane_}, sums());
     choice_.is_gemm = true;
     return std::move(choice_);
   }

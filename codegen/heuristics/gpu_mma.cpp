@@ -106,7 +106,7 @@ class MmaTuner : UnitTuner {
     // Sums in the order of their strides: consecutive iterations read neighbours.
     Ids sums = nearest_first(all_of(sink_, Op::Load), ids_of(RangeKind::Reduce));
     std::ranges::reverse(sums);
-    order_kinds(lane_, sums);
+    order_kinds({lane_}, sums);
     return true;
   }
 

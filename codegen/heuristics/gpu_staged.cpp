@@ -351,7 +351,7 @@ class StageTuner : StageLoops {
     spread(p, rows, columns, inner, vectors);
     for (int c : copies) share_out(c, {lane_, thread_});
     bind_blocks({merged(batch_), m, n});
-    order_kinds(lane_ >= 0 ? lane_ : thread_);
+    order_kinds({lane_ >= 0 ? lane_ : thread_});
   }
 
   const MmaUnit* unit_ = nullptr;  // where it is wanted

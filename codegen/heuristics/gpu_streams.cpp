@@ -298,8 +298,7 @@ class StreamTuner : StreamRanges {
     if (threads < kBlock / 4) return false;
     for (int64_t n : parts) {
       if (n == 1) break;
-      const int thread = take(rest.back(), n, RangeKind::Thread, rest);
-      if (last_ < 0) last_ = thread;
+      last_.insert(last_.begin(), take(rest.back(), n, RangeKind::Thread, rest));
     }
     bind(merged(rest), RangeKind::Block);
     return true;
@@ -330,7 +329,7 @@ class StreamTuner : StreamRanges {
     vector(v, rest);
     if (const int inner = part_of(v, threads); inner != v) {
       bind(inner, RangeKind::Thread);
-      last_ = inner;
+      last_ = {inner};
     }
     bind(v, RangeKind::Unroll);
     spread(merged(without(rest, v)), kBlock / threads);
@@ -353,8 +352,9 @@ class StreamTuner : StreamRanges {
         size(rows) < 8 * target_.cores)
       return false;
     vector(v, rest);
-    last_ = take(v, target_.warp, RangeKind::Thread, rest);
-    for (int64_t n = kMax; n > 1 && last_ != v; --n)
+    const int lane = take(v, target_.warp, RangeKind::Thread, rest);
+    last_ = {lane};
+    for (int64_t n = kMax; n > 1 && lane != v; --n)
       if (size(v) % n == 0) {
         bind(part_of(v, n), RangeKind::Unroll);
         break;
@@ -392,7 +392,7 @@ class StreamTuner : StreamRanges {
     };
     const bool large = size(rest) >= int64_t{16 * 1024} * target_.cores;
     const int y = thread(across, large ? 128 : 16), x = thread(v, large ? 8 : 16);
-    last_ = x >= 0 ? x : y;
+    last_ = {x >= 0 ? x : y};
     const int block = merged(rest);
     if (block < 0) return;
     const int64_t threads = size(ids_of(RangeKind::Thread));

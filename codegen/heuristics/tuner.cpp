@@ -255,13 +255,14 @@ void Tuner::join_alike() {
   }
 }
 
-void Tuner::order_kinds(int x, const std::vector<int>& sums) {
+void Tuner::order_kinds(Ids last, const Ids& sums) {
+  std::erase_if(last, [&](int id) { return id < 0 || !range(id); });
   std::vector<int> ids;
   for (RangeKind k : {RangeKind::Core, RangeKind::Block, RangeKind::Thread, RangeKind::Loop,
                       RangeKind::Reduce, RangeKind::Unroll, RangeKind::Vector}) {
     const bool given = k == RangeKind::Reduce && !sums.empty();
-    for (int id : given ? sums : without(ids_of(k), x)) ids.push_back(id);
-    if (k == RangeKind::Thread && x >= 0 && range(x)) ids.push_back(x);
+    for (int id : given ? sums : without(ids_of(k), last)) ids.push_back(id);
+    if (k == RangeKind::Thread) ids.insert(ids.end(), last.begin(), last.end());
   }
   if (!ids.empty()) apply({OptKind::Order, 0, 0, ids});
 }

@@ -33,10 +33,10 @@ class Tuner {
   int cut(int& id, int64_t amount, RangeKind kind);  // and binds them
   // One range of all that there are, the last of which is innermost; -1 for none.
   int merged(Ids ids);
-  // Loops in the order that GPUs want: blocks, threads, loops, sums, unrolled ones, vectors; the
-  // thread range `x`, if any, is the last of the threads: it runs along the warp. `sums`: loops of
-  // sums in another order than that of their ids.
-  void order_kinds(int x = -1, const std::vector<int>& sums = {});
+  // Loops in the order that GPUs want: blocks, threads, loops, sums, unrolled ones, vectors.
+  // `last`: the last of the threads, of which the very last one, x, runs along the warp; those that
+  // are no ranges (-1) are left out. `sums`: loops of sums in another order than that of their ids.
+  void order_kinds(Ids last = {}, const Ids& sums = {});
   // One range in place of two that something is the same along: reductions along the columns of a
   // chain of products, and the rows of several results.
   void join_alike();
@@ -67,6 +67,10 @@ class Tuner {
     return all.empty() ? -1 : all[0];
   }
   static void make_unique(Ids& ids);  // and sorts them
+  static Ids without(Ids ids, const Ids& others) {
+    for (int id : others) std::erase(ids, id);
+    return ids;
+  }
   static Ids without(Ids ids, int id) {
     std::erase(ids, id);
     return ids;
@@ -238,7 +242,7 @@ class GpuTuner : protected Tuner {
     return std::move(choice_);
   }
 
-  int last_ = -1;  // the thread range that is x
+  Ids last_;  // of the thread ranges, x behind the others
 };
 
 // Of heuristics for kernels with stages in shared memory: copies into stages, fragments.

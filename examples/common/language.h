@@ -203,7 +203,7 @@ class LanguageTraining {
   int64_t tokens_of_step() const { return o_.batch * o_.context; }
 
   void train(DataLoader& loader) {
-    Progress progress(o_.steps * tokens_of_step(), "tokens");
+    Progress progress(o_.steps * tokens_of_step(), "tokens", trainer_.done() * tokens_of_step());
     int64_t shown = trainer_.done();
     while (trainer_.done() < o_.stop) {
       const nn::Training training;

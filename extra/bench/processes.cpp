@@ -4,11 +4,12 @@
 //   THREADS=1 extra/launch -n 4 build/release/bench/processes
 //   THREADS=1 extra/launch -n 2 build/release/bench/processes --pipeline
 //
-// In turns, seven times: all-reduces between two processes and a step of one alone, in as many
-// processes at once as there are cores, while the others wait, from which the model is made; and a
-// step of all. One JSON line for each batch, medians in milliseconds: what the model says of a
-// step, and of its exchange; what it took of the cores, process 0's seconds on its core times the
-// processes on each; and what the clock says, which others who use the machine change.
+// In turns, seven times: all-reduces of all processes two by two, and a step of each alone, at
+// once, so that they take caches and cores from one another as those of the run do, from which the
+// model is made; and a step of all. One JSON line for each batch, medians in milliseconds: what the
+// model says of a step, and of its exchange; what it took of the cores, process 0's seconds on its
+// core times the processes on each; and what the clock says, which others who use the machine
+// change.
 //
 // Of a pipeline a line for each number of micro-batches, by the clock alone, since its stages wait:
 // what process 0 takes for the same micro-batches through all stages is what the model is made of.
@@ -95,16 +96,22 @@ void measure(const std::string& name, const Devices& devices, const Step& step, 
   to.add(name, static_cast<double>(std::clock() - used) / CLOCKS_PER_SEC / times);
 }
 
-Step replayed(const std::function<Tensor()>& once) {
-  const auto jit = std::make_shared<decltype(Jit(once))>(once);
+template <class F> Step replayed(const F& once) {
+  const auto jit = std::make_shared<Jit<F>>(once);
   return [jit] { (*jit)(); };
 }
 
-// An all-reduce of so many bytes.
+// All-reduces of so many bytes, of all processes two by two, at once.
 Step sum_of(int64_t bytes, const Devices& devices) {
-  const auto count = static_cast<int64_t>(devices.size());
-  const Tensor x = (Tensor::zeros({count, bytes / 4}).shard(devices, 0) + 1).realize();
-  return replayed([x] { return x.sum(0); });
+  std::vector<Tensor> pairs;
+  for (size_t i = 0; i + 1 < devices.size(); i += 2)
+    pairs.push_back(
+        (Tensor::zeros({2, bytes / 4}).shard({devices[i], devices[i + 1]}, 0) + 1).realize());
+  return replayed([pairs] {
+    std::vector<Tensor> sums;
+    for (const Tensor& pair : pairs) sums.push_back(pair.sum(0));
+    return sums;
+  });
 }
 
 std::string field(const char* name, double value) { return cat(", \"", name, "\": ", value); }
@@ -180,15 +187,15 @@ void run_pipeline() {
   const int count = rank_count();
   check(count > 1, "one process alone: extra/launch -n 2 starts two");
   const nn::Training mode;
-  const Devices ranks = rank_devices(), two(ranks.begin(), ranks.begin() + 2);
+  const Devices ranks = rank_devices();
   std::vector<Step> sums;
-  for (const int64_t bytes : kSums) sums.push_back(sum_of(bytes, two));
+  for (const int64_t bytes : kSums) sums.push_back(sum_of(bytes, ranks));
   for (const int m : kMicroBatches) {
     const Step own = pipeline_step({"CPU"}, count, m), all = pipeline_step(ranks, count, m);
     Medians medians;
     for (int turn = 0; turn < 100; ++turn) {
       for (size_t i = 0; i < sums.size(); ++i)
-        measure(std::to_string(kSums[i]), two, sums[i], medians, 5);
+        measure(std::to_string(kSums[i]), ranks, sums[i], medians, 5);
       meet();
       if (rank() == 0) measure("own", {"CPU"}, own, medians, 1);
       meet();
@@ -202,10 +209,9 @@ void run() {
   const int count = rank_count();
   check(count > 1, "one process alone: extra/launch -n 2 starts two");
   const nn::Training mode;
-  const bool is_alone = rank() < host(count).processors;
-  const Devices ranks = rank_devices(), two(ranks.begin(), ranks.begin() + 2);
+  const Devices ranks = rank_devices();
   std::vector<Step> sums;
-  for (const int64_t bytes : kSums) sums.push_back(sum_of(bytes, two));
+  for (const int64_t bytes : kSums) sums.push_back(sum_of(bytes, ranks));
   for (const int64_t batch : kBatches) {
     const Step own = replayed(training(batch, {"CPU"}).step);
     const Step all = replayed(training(batch * count, ranks).step);
@@ -216,9 +222,9 @@ void run() {
     Medians medians;
     for (int turn = 0; turn < 7; ++turn) {
       for (size_t i = 0; i < sums.size(); ++i)
-        measure(std::to_string(kSums[i]), two, sums[i], medians, 50);
+        measure(std::to_string(kSums[i]), ranks, sums[i], medians, 50);
       meet();
-      if (is_alone) measure("own", {"CPU"}, own, medians);
+      measure("own", {"CPU"}, own, medians);
       meet();
       measure("all", ranks, all, medians);
     }

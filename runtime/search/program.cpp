@@ -215,7 +215,7 @@ class OrderSearch {
     sink.terminal = isatty(STDERR_FILENO) == 1;
     const auto count = static_cast<int64_t>(open.size());
     const bool beside = env_int("BEAM_ASYNC") != 0;  // the line may be the program's
-    if (is_shown() && !beside) bar = std::make_unique<Progress>(count, "kernels", sink);
+    if (is_shown() && !beside) bar = std::make_unique<Progress>(count, "kernels", 0, sink);
     double best = 1;  // of those that are done and the present one
     const auto show = [&](int64_t done) {
       if (!bar) return;

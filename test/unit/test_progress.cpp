@@ -28,7 +28,7 @@ struct Fake {
 TEST_CASE("a progress bar on a terminal redraws one line at most ten times a second") {
   Fake fake;
   {
-    Progress bar(1000, "samples", fake.sink(true));
+    Progress bar(1000, "samples", 0, fake.sink(true));
     for (int i = 1; i <= 1000; i++) {
       fake.now += 0.01;
       bar.update(i, "loss 0.5");
@@ -44,7 +44,7 @@ TEST_CASE("a progress bar on a terminal redraws one line at most ten times a sec
 
 TEST_CASE("a progress bar elsewhere prints a line for every tenth") {
   Fake fake;
-  Progress bar(200, "steps", fake.sink(false));
+  Progress bar(200, "steps", 0, fake.sink(false));
   for (int i = 1; i <= 200; i++) {
     fake.now += 1;
     bar.update(i);
@@ -58,7 +58,7 @@ TEST_CASE("a progress bar elsewhere prints a line for every tenth") {
 
 TEST_CASE("the time left does not count what the first step took") {
   Fake fake;
-  Progress bar(10, "steps", fake.sink(false));
+  Progress bar(10, "steps", 0, fake.sink(false));
   fake.now += 1000;
   bar.update(1);
   fake.now += 2;
@@ -68,7 +68,7 @@ TEST_CASE("the time left does not count what the first step took") {
 
 TEST_CASE("a progress bar of what ends by the clock says what its caller expects") {
   Fake fake;
-  Progress bar(5, "kernels", fake.sink(true));
+  Progress bar(5, "kernels", 0, fake.sink(true));
   fake.now += 3;
   bar.update(1, "1 of 5 kernels, best 1.30x", 12);
   CHECK(
@@ -82,12 +82,12 @@ TEST_CASE("a progress bar of what ends by the clock says what its caller expects
 
 TEST_CASE("a progress bar covers the rest of a longer line and cuts at the terminal's width") {
   Fake fake;
-  Progress bar(10, "steps", fake.sink(true, 40));
+  Progress bar(10, "steps", 0, fake.sink(true, 40));
   fake.now += 1;
   bar.update(1, "a very long field that does not fit");
   CHECK(fake.out.str().size() == 40);  // \r and 39 columns
   Fake wide;
-  Progress other(10, "steps", wide.sink(true));
+  Progress other(10, "steps", 0, wide.sink(true));
   wide.now += 1;
   other.update(1, "12345");
   wide.now += 1;
@@ -98,7 +98,7 @@ TEST_CASE("a progress bar covers the rest of a longer line and cuts at the termi
 TEST_CASE("a progress bar that is left early ends its line where it stood") {
   Fake fake;
   {
-    Progress bar(4, "steps", fake.sink(true));
+    Progress bar(4, "steps", 0, fake.sink(true));
     fake.now += 2;
     bar.update(1, "loss 1");
   }
@@ -108,13 +108,13 @@ TEST_CASE("a progress bar that is left early ends its line where it stood") {
 
 TEST_CASE("a progress bar that was never updated prints nothing") {
   Fake fake;
-  { Progress bar(4, "steps", fake.sink(true)); }
+  { Progress bar(4, "steps", 0, fake.sink(true)); }
   CHECK(fake.out.str() == "");
 }
 
 TEST_CASE("what costs something to say is due three tenths of a second after the last update") {
   Fake fake;
-  Progress bar(10, "steps", fake.sink(true));
+  Progress bar(10, "steps", 0, fake.sink(true));
   CHECK(!bar.is_due());
   fake.now += 0.4;
   CHECK(bar.is_due());
@@ -128,4 +128,12 @@ TEST_CASE("what costs something to say is due three tenths of a second after the
 
 TEST_CASE("a progress bar needs something to count") {
   CHECK_THROWS_WITH_AS(Progress(0, "steps"), "Progress: cannot count to 0 steps", Error);
+}
+
+TEST_CASE("what a checkpoint had before is in no rate and in no time that is left") {
+  Fake fake;
+  Progress bar(100, "steps", 50, fake.sink(true));
+  fake.now += 5;
+  bar.update(60);
+  CHECK(fake.out.str().find("60%  2.0 steps/s  0:20 left") != std::string::npos);
 }

@@ -37,9 +37,11 @@ ProgressSink standard_sink() {
           }};
 }
 
-Progress::Progress(int64_t total, std::string unit, ProgressSink sink)
-    : total_(total), unit_(std::move(unit)), sink_(std::move(sink)), start_(sink_.seconds()) {
-  now_.seconds = start_;
+Progress::Progress(int64_t total, std::string unit, int64_t begun, ProgressSink sink)
+    : total_(total), unit_(std::move(unit)), sink_(std::move(sink)) {
+  start_.seconds = sink_.seconds();
+  start_.done = begun;
+  now_ = start_;
   check(total > 0, "Progress: cannot count to ", total, " ", unit_);
 }
 
@@ -70,15 +72,16 @@ void Progress::finish() {
   finished_ = true;
   now_.seconds = sink_.seconds();
   if (!first_) return;  // nothing was ever done
-  draw(cat(line(), "  in ", formatted("%.1f", now_.seconds - start_), " s"));
+  draw(cat(line(), "  in ", formatted("%.1f", now_.seconds - start_.seconds), " s"));
   if (sink_.terminal) *sink_.out << std::endl;
 }
 
 // Units per second since the first update, or since the start where that was the only one.
 double Progress::rate() const {
   const bool only = now_.done <= first_->done || now_.seconds <= first_->seconds;
-  const double seconds = now_.seconds - (only ? start_ : first_->seconds);
-  return seconds > 0 ? (only ? now_.done : now_.done - first_->done) / seconds : 0;
+  const State& from = only ? start_ : *first_;
+  const double seconds = now_.seconds - from.seconds;
+  return seconds > 0 ? (now_.done - from.done) / seconds : 0;
 }
 
 std::string Progress::line() const {

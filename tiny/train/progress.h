@@ -23,8 +23,10 @@ ProgressSink standard_sink();
 
 class Progress {
  public:
-  // Counts to `total` in units, such as "samples".
-  Progress(int64_t total, std::string unit, ProgressSink sink = standard_sink());
+  // Counts to `total` in units, such as "samples", from `begun` on, which are in no rate: where a
+  // checkpoint left a run.
+  Progress(int64_t total, std::string unit, int64_t begun = 0,
+           ProgressSink sink = standard_sink());
   // Ends the line, at the fraction that was reached.
   ~Progress();
   Progress(const Progress&) = delete;
@@ -63,7 +65,7 @@ class Progress {
   const int64_t total_;
   const std::string unit_;
   const ProgressSink sink_;
-  const double start_;
+  State start_;
   std::optional<State> first_;
   State now_;
   Drawn drawn_;
