@@ -2,6 +2,7 @@
 // hands over.
 #pragma once
 #include "codegen/target/target.h"
+#include "test/unit/integers.h"
 #include "tiny/tiny.h"
 
 namespace tiny::test {
@@ -12,11 +13,6 @@ struct Form {
   DType dtype = kBF16;
   bool float_result = false;  // of a kernel
 };
-
-// Small integers: every sum is exact, on any device and in any order.
-inline Tensor integers(const Shape& shape, DType dtype, const std::string& device) {
-  return (mod(Tensor::arange(0, numel(shape)) * 7, 11) - 5).to(dtype).reshape(shape).to(device);
-}
 
 inline Tensor product(const Form& f, const std::string& device) {
   Tensor a = integers(f.a, f.dtype, device), b = integers(f.b, f.dtype, device) * 0.5;

@@ -35,7 +35,7 @@ std::vector<std::string> names_of(const StateDict& state) {
 
 TEST_CASE("a Linear with an adapter adds the scaled product of both matrices") {
   manual_seed(1);
-  Linear base(3, 2);
+  nn::Linear base(3, 2);
   const Tensor x = Tensor::randn({4, 3}).realize();
   const Floats before = base(x).to_vector<float>();
   LoraLinear layer(std::move(base), {.rank = 2, .alpha = 6});
@@ -59,7 +59,7 @@ TEST_CASE("a Linear with an adapter adds the scaled product of both matrices") {
 
 TEST_CASE("an adapter is merged into its weight and taken out again") {
   manual_seed(2);
-  LoraLinear layer(Linear(5, 4), {.rank = 2, .alpha = 4});
+  LoraLinear layer(nn::Linear(5, 4), {.rank = 2, .alpha = 4});
   layer.lora().b = Tensor::randn({4, 2}).realize();
   const Tensor x = Tensor::randn({3, 5}).realize();
   const Floats apart = layer(x).to_vector<float>(), weight = layer.base.weight.to_vector<float>();
@@ -75,7 +75,7 @@ TEST_CASE("an adapter is merged into its weight and taken out again") {
 
 TEST_CASE("only adapters learn, and dropout takes from their input in training alone") {
   manual_seed(3);
-  LoraLinear layer(Linear(6, 6), {.rank = 3, .alpha = 6, .dropout = 0.5});
+  LoraLinear layer(nn::Linear(6, 6), {.rank = 3, .alpha = 6, .dropout = 0.5});
   const Floats weight = layer.base.weight.to_vector<float>();
   const Tensor x = Tensor::randn({16, 6}).realize(), y = x.flip(1).contiguous().realize();
   Adam optimizer(layer.tensors(), 0.02);
@@ -98,7 +98,7 @@ TEST_CASE("only adapters learn, and dropout takes from their input in training a
 TEST_CASE("adapters come to products by the patterns of their names") {
   const auto adapted = [](const std::vector<std::string>& patterns) {
     Sequential model(TransformerEncoderLayer(8, 2, {.dim_feedforward = 16}), &Tensor::relu,
-                     Linear(8, 3));
+                     nn::Linear(8, 3));
     const int64_t count = add_lora(model, patterns, {.rank = 2});
     std::vector<std::string> names = names_of(lora_state_dict(model));
     CHECK(static_cast<int64_t>(names.size()) == 2 * count);
@@ -117,7 +117,7 @@ TEST_CASE("adapters come to products by the patterns of their names") {
   CHECK(error_of([&] { adapted({"linear"}); }) ==
         "add_lora: no product fits 'linear'; there are 0.self_attn.out_proj, 0.linear1, 0.linear2, "
         "2");
-  Sequential model(Linear(2, 2));
+  Sequential model(nn::Linear(2, 2));
   add_lora(model, {"0"});
   CHECK(error_of([&] { add_lora(model, {"0"}); }) == "add_lora: 0 has an adapter already");
 }

@@ -46,7 +46,7 @@ class TwoLayers : public Module {
     first.state(out, prefix + "first.");
     second.state(out, prefix + "second.");
   }
-  Linear first{3, 4}, second{4, 2, false};
+  nn::Linear first{3, 4}, second{4, 2, false};
 };
 
 }  // namespace
@@ -54,7 +54,7 @@ class TwoLayers : public Module {
 TEST_CASE("layers name their tensors as PyTorch does") {
   Sequential model(
       Conv2d(1, 4, 3), &Tensor::relu, BatchNorm2d(4), [](const Tensor& x) { return x.flatten(1); },
-      Linear(16, 2, false));
+      nn::Linear(16, 2, false));
   CHECK(names_of(model) == std::vector<std::string>{"0.weight", "0.bias", "2.weight", "2.bias",
                                                     "2.running_mean", "2.running_var", "4.weight"});
   TwoLayers own;
@@ -68,8 +68,8 @@ TEST_CASE("parameters are the tensors that want a gradient") {
 }
 
 TEST_CASE("a sequence calls layers and functions in order") {
-  Sequential model(Linear(2, 2), &Tensor::relu, [](const Tensor& x) { return x * 2; });
-  auto& linear = static_cast<Linear&>(model[0]);
+  Sequential model(nn::Linear(2, 2), &Tensor::relu, [](const Tensor& x) { return x * 2; });
+  auto& linear = static_cast<nn::Linear&>(model[0]);
   linear.weight.assign(Tensor::eye(2));
   linear.bias.assign(Tensor::from({1.0f, -1.0f}));
   CHECK(numbers(model(Tensor::from({3.0f, -4.0f}, {1, 2}))) == Numbers{8, 0});
@@ -77,7 +77,7 @@ TEST_CASE("a sequence calls layers and functions in order") {
 
 TEST_CASE("initial weights are uniform below one over the root of the fan in") {
   manual_seed(1);
-  Linear linear(64, 32);
+  nn::Linear linear(64, 32);
   Conv2d conv(4, 8, 3, {.groups = 2});
   const auto extent = [](const Tensor& t) {
     double most = 0, sum = 0;
@@ -93,7 +93,7 @@ TEST_CASE("initial weights are uniform below one over the root of the fan in") {
     CHECK(most <= 1 / std::sqrt(fan_in) + 1e-6);
     CHECK(deviation == doctest::Approx(1 / std::sqrt(3 * fan_in)).epsilon(0.1));
   }
-  CHECK(numbers(linear.weight) != numbers(Linear(64, 32).weight));
+  CHECK(numbers(linear.weight) != numbers(nn::Linear(64, 32).weight));
 }
 
 TEST_CASE("dirac filters pass their channels on, the others stay as they are") {
@@ -219,12 +219,12 @@ TEST_CASE("a checkpoint says which settings it was written with, and goes on wit
 }
 
 TEST_CASE("states are copied by their names") {
-  Linear a(3, 4), b(3, 4);
+  nn::Linear a(3, 4), b(3, 4);
   const auto values = b.weight.to_vector<float>();
   copy_state(a.state_dict(), b.state_dict());
   CHECK(a.weight.to_vector<float>() == values);
   CHECK(a.weight.requires_grad());
-  Linear small(3, 4, false);
+  nn::Linear small(3, 4, false);
   CHECK(error_of([&] { copy_state(a.state_dict(), small.state_dict()); }) ==
         "copy_state: 1 tensors for 2");
   CHECK(error_of([&] { copy_state(a.state_dict("x."), b.state_dict()); }) ==
@@ -233,13 +233,13 @@ TEST_CASE("states are copied by their names") {
 
 TEST_CASE("loading names everything that does not fit, and changes nothing then") {
   TemporaryFile file;
-  Linear saved(3, 4);
+  nn::Linear saved(3, 4);
   StateDict state = saved.state_dict("first.");
   Tensor other = Tensor::ones({2});
   state.push_back({"other", &other});
   save(file.path(), state);
 
-  Linear wider(3, 5);
+  nn::Linear wider(3, 5);
   const std::vector<float> before = wider.weight.to_vector<float>();
   StateDict target = wider.state_dict("first.");
   target.push_back({"third", &other});
@@ -282,7 +282,7 @@ TEST_CASE("a group norm normalizes each group of channels of each sample") {
 }
 
 TEST_CASE("a module's floats are cast and want gradients as before") {
-  Sequential model(Linear(3, 2), BatchNorm2d(2));
+  Sequential model(nn::Linear(3, 2), BatchNorm2d(2));
   model.to(kBF16);
   for (Tensor* t : model.tensors()) CHECK(t->dtype() == kBF16);
   CHECK(model.parameters().size() == 4);
@@ -327,7 +327,7 @@ struct TwoTowers : Module {
   using Module::forward;
   Tensor forward(const Tensor& x, const Tensor& y) { return left(x) * right(y); }
   Children children() override { return {{"left", &left}, {"right", &right}}; }
-  Linear left{3, 4}, right{2, 4, false};
+  nn::Linear left{3, 4}, right{2, 4, false};
 };
 
 }  // namespace
@@ -339,7 +339,7 @@ TEST_CASE("a module of several inputs names its children, and their tensors foll
   CHECK(error_of([&] {
           model(Tensor::ones({5, 3}));
         }).find("its own forward") != std::string::npos);
-  Sequential outer(Linear(2, 2), &Tensor::relu, std::make_shared<TwoTowers>());
+  Sequential outer(nn::Linear(2, 2), &Tensor::relu, std::make_shared<TwoTowers>());
   const Children children = outer.children();
   REQUIRE(children.size() == 3);
   CHECK(children[2].name == "2");
