@@ -4,6 +4,8 @@
 # closing line of all of them: `N passed, N failed[, N skipped]`. Status 0 only if nothing failed.
 #   run_tests.sh TESTS CONFORMANCE [doctest options]      (TESTS may be missing: `none`)
 # $SCRIPTS are further programs of tests that end with such a line; a filter leaves them out too.
+# $JOBS groups run at once: without it as many as there are cores, four at most, and one where $DEVICE
+# says what is tested. Unit tests are several groups then.
 # Where z3 is, a kernel that is not proved is an error (CHECK_OOB=2), unless the environment says
 # otherwise.
 # The suites are the *.json files of $CONFORMANCE_SUITES, by default ../shared/conformance where
@@ -18,9 +20,13 @@ tests=$1 conformance=$2
 shift 2
 others=$([ -n "${DEVICE:-}" ] && echo 1 || echo 4)
 suites=${CONFORMANCE_SUITES-../shared/conformance}
-log=$(mktemp) errors=$(mktemp)
-trap 'rm -f "$log" "$errors"' EXIT
-passed=0 failed=0 skipped=0
+cores=$(nproc)
+jobs=${JOBS:-$([ -n "${DEVICE:-}" ] && echo 1 || echo $((cores < 4 ? cores : 4)))}
+[ $# -eq 0 ] || jobs=1
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+trap 'trap - TERM; kill 0' INT TERM  # what runs behind a shell does not hear an interruption
+started=0
 
 closing_form='^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$'
 
@@ -45,12 +51,12 @@ errors_of() {
 
 counts() { echo "$1 passed, $2 failed$([ "$3" -gt 0 ] && echo ", $3 skipped")"; }
 
-# run GROUP COMMAND...: adds the numbers of its closing line to the totals, and prints them with the
-# group's name. A command that fails, or ends without that line (a crash), with no failure counted
-# is one failure.
-run() {
-  local group=$1 code=0 closing begin=$SECONDS p=0 f=0 s=0
-  shift
+# run_group LOG GROUP COMMAND...: leaves the numbers of its closing line in LOG.counts and what failed
+# in LOG.errors, and prints the numbers with the group's name. A command that fails, or ends without
+# that line (a crash), with no failure counted is one failure.
+run_group() {
+  local log=$1 group=$2 code=0 closing begin=$SECONDS p=0 f=0 s=0
+  shift 2
   "$@" 2>&1 | summary | tee "$log" | sed -uE "/$closing_form/d" || code=1
   closing=$(grep -E "$closing_form" "$log" | tail -n 1)
   if [ -n "$closing" ]; then
@@ -65,17 +71,38 @@ run() {
       echo "$group failed:"
       errors_of "$log" | head -n 30
       tail -n 5 "$log"
-    } | cut -c 1-400 >>"$errors"
+    } | cut -c 1-400 >"$log.errors"
   fi
-  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + ${s:-0}))
+  echo "$p $f ${s:-0}" >"$log.counts"
 }
 
-# Each folder of tests is a group, and a process of its own; last what lies in none of them.
+# run GROUP COMMAND...: beside others what it prints comes when it has ended.
+run() {
+  local log
+  started=$((started + 1))
+  log=$(printf '%s/%03d' "$logs" "$started")
+  if [ "$jobs" -eq 1 ]; then
+    run_group "$log" "$@"
+    return
+  fi
+  while [ "$(jobs -r | wc -l)" -ge "$jobs" ]; do wait -n; done
+  { run_group "$log" "$@" >"$log.output" && cat "$log.output"; } &
+}
+
+# Each folder of tests is a group, and a process of its own, of unit tests so many processes; last
+# what lies in none of them.
 run_groups() {
-  local folder known=''
+  local folder known='' filter count first part=100000
+  [ "$jobs" -eq 1 ] || part=150
   for folder in unit golden lint ops fuzz programs train; do
-    known=$known${known:+,}*test/$folder/*
-    run "$folder" "$tests" -sf="*test/$folder/*"
+    filter="*test/$folder/*"
+    known=$known${known:+,}$filter
+    count=$("$tests" --count -sf="$filter" | sed -n 's/.*: //p')
+    [ "$folder" = unit ] || part=100000
+    for ((first = 1; first <= count || first == 1; first += part)); do
+      run "$folder$([ "$count" -gt "$part" ] && echo " from $first of $count")" \
+        "$tests" -sf="$filter" --first="$first" --last=$((first + part - 1))
+    done
   done
   if ! "$tests" --count -sfe="$known" | grep -q ': 0$'; then run others "$tests" -sfe="$known"; fi
 }
@@ -104,6 +131,11 @@ if [ $# -eq 0 ]; then
   for script in ${SCRIPTS:-}; do run "$(basename "$script")" "$script" "$(dirname "$tests")"; done
 fi
 
-cat "$errors"
+wait
+cat "$logs"/*.errors 2>/dev/null
+read -r passed failed skipped < <(cat "$logs"/*.counts |
+  awk '{p += $1; f += $2; s += $3} END {print p + 0, f + 0, s + 0}')
+# A group that ended without numbers has failed.
+failed=$((failed + started - $(cat "$logs"/*.counts | wc -l)))
 counts "$passed" "$failed" "$skipped"
 [ "$failed" -eq 0 ]
