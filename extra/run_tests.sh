@@ -89,19 +89,21 @@ run() {
   { run_group "$log" "$@" >"$log.output" && cat "$log.output"; } &
 }
 
-# Each folder of tests is a group, and a process of its own, of unit tests so many processes; last
-# what lies in none of them.
+# Each folder of tests is a group, and a process of its own, of unit tests a process for each
+# sixteen files; last what lies in none of them.
 run_groups() {
-  local folder known='' filter count first part=100000
-  [ "$jobs" -eq 1 ] || part=150
+  local folder known='' filter part files=()
   for folder in unit golden lint ops fuzz programs train; do
-    filter="*test/$folder/*"
-    known=$known${known:+,}$filter
-    count=$("$tests" --count -sf="$filter" | sed -n 's/.*: //p')
-    [ "$folder" = unit ] || part=100000
-    for ((first = 1; first <= count || first == 1; first += part)); do
-      run "$folder$([ "$count" -gt "$part" ] && echo " from $first of $count")" \
-        "$tests" -sf="$filter" --first="$first" --last=$((first + part - 1))
+    known=$known${known:+,}*test/$folder/*
+    if [ "$folder" != unit ] || [ "$jobs" -eq 1 ]; then
+      run "$folder" "$tests" -sf="*test/$folder/*"
+      continue
+    fi
+    files=("$(dirname "$0")"/../test/unit/test_*.cpp)
+    files=("${files[@]##*/}")
+    for ((part = 0; part < ${#files[@]}; part += 16)); do
+      filter=$(printf ',*test/unit/%s' "${files[@]:part:16}")
+      run "unit from ${files[part]}" "$tests" -sf="${filter#,}"
     done
   done
   if ! "$tests" --count -sfe="$known" | grep -q ': 0$'; then run others "$tests" -sfe="$known"; fi

@@ -70,12 +70,22 @@ class WgmmaTuner : Tuner {
     return {128, 64};
   }
 
+  // Whether the epilogue reads an element for each result, neighbours along the columns.
+  bool reads_by_results(int m, int n) const {
+    return std::ranges::any_of(accesses_, [&](const Access& a) {
+      return a.is_load() && a.item->op == Op::Store && contains(a.node, m) &&
+             stride(a.node, n) == 1;
+    });
+  }
+
   // Vectorized epilogue where stores are contiguous along the columns: eight 16-bit floats are 16
-  // bytes rather than 4. Pairs of f32 fill a sector already.
+  // bytes rather than 4. Pairs of f32 fill a sector already; where they are read as well, a row's
+  // 128 bytes by four threads are faster (measurements.md: widen).
   void widen(Opt& opt) const {
     const int n = opt.axes[0];
+    const bool reads = reads_by_results(opt.axis, n);
     for (Node s : sink_->srcs()) {
-      if (stride(s, n) != 1 || !s->src(0)->dtype.is_half()) return;
+      if (stride(s, n) != 1 || !(reads || s->src(0)->dtype.is_half())) return;
       for (Node r : ranges_of(s))
         if (range_id(r) != n && stride(s, range_id(r)) % 8) return;
     }
@@ -172,6 +182,7 @@ class WgmmaTuner : Tuner {
     const Results results{m.extent(), n.extent(), others};
     if (p.mask) return split_k_tile(results, target_.cores).shape;
     const bool several = m.ranges.size() > 1;
+    const bool reads = reads_by_results(range_id(m.ranges[0]), range_id(n.ranges[0]));
     const auto fits = [&](const WgmmaTile& t) {
       if (t.rows != WgmmaTile::Rows::Any && (t.rows == WgmmaTile::Rows::Several) != several)
         return false;
@@ -185,11 +196,11 @@ class WgmmaTuner : Tuner {
           ceil_div(results.m, t.shape.rows) * ceil_div(results.n, t.shape.columns) * others;
       return tiles > target_.cores && is_legal(sink_, option_of(m, n, t.shape), target_);
     };
-    return fastest(wgmma_tiles(),
-                   [&](const WgmmaTile& t) {
-                     return fits(t) ? time_in_waves(t, results, target_.cores) : INFINITY;
-                   })
-        ->shape;
+    const auto time = [&](const WgmmaTile& t) {
+      if (!fits(t)) return static_cast<double>(INFINITY);
+      return time_in_waves(t, results, target_.cores) / (reads ? t.reading : 1);
+    };
+    return fastest(wgmma_tiles(), time)->shape;
   }
 
   static Opt option_of(const MatrixSide& m, const MatrixSide& n, const TileShape& shape) {

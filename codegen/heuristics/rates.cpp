@@ -211,19 +211,20 @@ double time_of_fragments(const MmaUnit& unit, const TilePlan& plan, double left,
 
 namespace {
 
-// Wide tiles multiply faster, as far as they fill a wave (measurements.md: best_tile). Warpgroups
-// that split the columns of 64 rows are nearly as fast as with 128 rows, and twice as many tiles
-// fill waves better. The rates of tall tiles, which read their columns half as often, are guesses,
-// and so are those of windows with few columns: TMA sets them, by the rows and columns that it
-// copies.
-constexpr auto kOne = WgmmaTile::Rows::One, kSeveral = WgmmaTile::Rows::Several;
+// Wide tiles multiply faster, as far as they fill a wave (measurements.md: best_tile).
+// Warpgroups that split the columns of 64 rows are nearly as fast as with 128 rows, and twice as
+// many tiles fill waves better. The rates of tall tiles, which read their columns half as often,
+// are guesses, and so are those of windows with few columns: TMA sets them, by the rows and columns
+// that it copies.
+constexpr auto kAny = WgmmaTile::Rows::Any, kOne = WgmmaTile::Rows::One,
+               kSeveral = WgmmaTile::Rows::Several;
 constexpr WgmmaTile kWgmmaTiles[] = {
-    {{{128, 256}, 1.0}},
+    {{{128, 256}, 1.0}, kAny, false, 0.87},
     {{{128, 128}, 0.87}},
     {{{128, 64}, 0.6}},
     {{{256, 128}, 1.0}},
     {{{256, 64}, 0.75}},
-    {{{128, 192}, 0.98}, kOne},
+    {{{128, 192}, 0.98}, kOne, false, 0.95},
     {{{64, 256, true}, 0.95}, kOne},
     {{{64, 192}, 0.8}, kOne},
     {{{64, 128}, 0.75}, kOne},

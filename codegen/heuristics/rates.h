@@ -187,6 +187,7 @@ double time_of_fragments(const MmaUnit& unit, const TilePlan& plan, double left,
 struct WgmmaTile : RatedTile {
   enum class Rows : uint8_t { Any, One, Several } rows = Rows::Any;
   bool half_boxes = false;  // room for stages of half a row of 128 bytes alone
+  double reading = 1;       // of its rate, where the epilogue reads an element for each result
 };
 std::span<const WgmmaTile> wgmma_tiles();
 

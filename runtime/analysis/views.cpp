@@ -19,6 +19,12 @@ Node moved(Node root, Node base, Node onto) {
   return make(root->op, srcs[0]->dtype, srcs, root->payload);
 }
 
+Node as_halves(Node x) {
+  Node wide = base_of(x);
+  const bool widens = wide->op == Op::Cast && wide->dtype == kF32 && wide->src(0)->dtype.is_half();
+  return widens ? moved(x, wide, wide->src(0)) : nullptr;
+}
+
 bool is_leaf(Node n) {
   return n->op == Op::Param || n->op == Op::Const || n->op == Op::Iota || n->op == Op::After;
 }

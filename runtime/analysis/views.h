@@ -12,6 +12,10 @@ Node base_of(Node n);
 // The movement of `root` above its base on top of another node, perhaps of another dtype.
 Node moved(Node root, Node base, Node onto);
 
+// The movement of `x` on top of the 16-bit floats that it makes f32; null where it is something
+// else.
+Node as_halves(Node x);
+
 // Neither computed nor stored by a kernel: what is there before, and what costs nothing.
 bool is_leaf(Node n);
 

@@ -53,6 +53,19 @@ bool is_computed_at_places(Node data, const Cost& c) {
 
 namespace {
 
+// Whether a skinny GEMM computes the value as it reads it.
+bool is_computed_as_read(Node value, Node sum, const Target& target) {
+  const auto skinny = find_skinny_product(sum, target);
+  return skinny && skinny->computed == value;
+}
+
+// Movement of 16-bit floats in memory: layouts say what of them is copied for matrix units.
+bool is_view_of_halves(Node x, const NodeMap<char>& stored) {
+  if (!as_halves(x)) return false;
+  Node b = base_of(base_of(x)->src(0));
+  return is_leaf(b) || stored.contains(b);
+}
+
 // What a value's kernel reads, for values in the order of a graph, where devices let kernels have
 // few buffers (Target::most_buffers).
 class FewBuffers {
@@ -287,7 +300,10 @@ class Chooser {
     if (says_tiles(s, c) && meets_scores(n, uses_, out_.chains.inside)) return;
     if (on_gpu(n) && is_cheap_window(n, uses_, from, c)) return;
     Node sum = uses_.product_of(n);
-    const bool as_read = sum && is_computed_as_read(narrower(s), sum) && !is_read_again(n, s, c);
+    const bool as_read =
+        sum && on_gpu(n) &&
+        (is_view_of_halves(s, out_.values) ||
+         (is_computed_as_read(narrower(s), sum, targets_.of(sum)) && !is_read_again(n, s, c)));
     if (sum ? c.work > 0 && !as_read : c.work >= 4) store(narrower(s));
   }
 
@@ -300,12 +316,6 @@ class Chooser {
     int bytes = 0;
     for (Node load : cost.loads) bytes += load->dtype.size();
     return kByte * bytes + cost.work > kByte * 2 * narrower(value)->dtype.size();
-  }
-
-  bool is_computed_as_read(Node value, Node sum) const {
-    if (!on_gpu(sum)) return false;
-    const auto skinny = find_skinny_product(sum, targets_.of(sum));
-    return skinny && skinny->computed == value;
   }
 
   static constexpr int kDear = 24;  // work

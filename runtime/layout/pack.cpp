@@ -276,7 +276,7 @@ class PackPlanner {
 namespace {
 
 // `view` by way of memory in the order of the smallest of the views that it is made of with which
-// it has what is asked for; of equals the one that is furthest below.
+// it has what is asked for; of equals the one that is furthest below, 16-bit floats as such.
 template <class IsRight> Node by_way_of_memory(Node view, IsRight is_right) {
   constexpr int64_t kUses = 32;
   const auto fits = [&](Node v) {
@@ -290,20 +290,27 @@ template <class IsRight> Node by_way_of_memory(Node view, IsRight is_right) {
   int64_t least = numel(view->shape()) / kUses + 1;  // elements
   for (size_t i = views.size(); i-- > 0;) {
     if (numel(views[i]->shape()) >= least) continue;
-    Node now = build::contiguous(views[i]);
-    for (size_t above = i; above-- > 0;) now = with_sources(views[above], std::span(&now, 1));
-    if (!fits(now)) continue;
-    best = now;
-    least = numel(views[i]->shape());
+    for (Node memory : {as_halves(views[i]), views[i]}) {
+      if (!memory) continue;
+      Node now = build::cast(build::contiguous(memory), views[i]->dtype);
+      for (size_t above = i; above-- > 0;) now = with_sources(views[above], std::span(&now, 1));
+      if (!fits(now)) continue;
+      best = now;
+      least = numel(views[i]->shape());
+      break;
+    }
   }
   return best;
 }
 
-// Whether some axis of memory is walked in larger steps than one, or backwards.
+// Whether the innermost axis of memory is walked in larger steps than one, or some axis backwards:
+// TMA boxes have steps along the others.
 bool has_steps(const ProductOperand& o) {
-  return std::ranges::any_of(o.at, [](Node at) {
+  return std::ranges::any_of(o.at, [&](Node at) {
     const auto terms = to_sum(at).terms;
-    return !terms.empty() && std::ranges::min(terms, {}, &Sum::Term::factor).factor != 1;
+    if (terms.empty()) return false;
+    const int64_t least = std::ranges::min(terms, {}, &Sum::Term::factor).factor;
+    return at == o.at.back() ? least != 1 : least < 0;
   });
 }
 

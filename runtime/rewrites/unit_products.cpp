@@ -20,15 +20,7 @@ constexpr int64_t kManyResults = int64_t{1} << 22;  // worth other strides of wh
 
 // A factor that is broadcast to the product's shape, of 16-bit floats as wide ones.
 bool is_broadcast_half(Node factor) {
-  if (factor->op != Op::Expand || factor->dtype != kF32 || !only_reorders(factor)) return false;
-  Node x = base_of(factor);
-  return x->op == Op::Cast && x->src(0)->dtype.is_half();
-}
-
-// The movement of `x` on top of the 16-bit floats that it widens.
-Node as_halves(Node x) {
-  Node wide = base_of(x);
-  return moved(x, wide, wide->src(0));
+  return factor->op == Op::Expand && only_reorders(factor) && as_halves(factor) != nullptr;
 }
 
 // `factor` for a product with `size` elements along `axis`, zeros where there were none: from a

@@ -61,6 +61,61 @@ Products products_of(const std::vector<Tensor>& tensors) {
 
 }  // namespace
 
+TEST_CASE("every product of a block with strided convolutions is for the units of a warpgroup") {
+  Tensor x = parameter({32, 256, 28, 28});
+  std::vector<Tensor> wanted{x};
+  const auto weight = [&](const Shape& shape) { return wanted.emplace_back(parameter(shape)); };
+  const Autocast half(kBF16);
+  const auto conv = [&](const Tensor& t, int64_t to, int64_t from, int64_t size, int64_t stride) {
+    return conv2d(t, weight({to, from, size, size}), Tensor(),
+                  {.stride = stride, .padding = size / 2});
+  };
+  const Tensor h = conv(x, 256, 256, 1, 1).relu();
+  const Tensor y = conv(conv(h, 128, 256, 3, 2).relu(), 512, 128, 1, 1);
+  const Tensor shortcut = conv(h, 512, 256, 1, 2);
+  (y + shortcut).relu().mean({2, 3}).square().mean().backward();
+  std::vector<Tensor> gradients;
+  for (Tensor& t : wanted) gradients.push_back(t.grad());
+  const Products found = products_of(gradients);
+  CHECK(found.units >= 12);  // four, and two gradients of each
+  CHECK(found.others == 0);
+}
+
+TEST_CASE("operands that skip rows are read as they lie; others are copied in 16 bits") {
+  const auto given = [](const Shape& shape) { return parameter(shape).to(kBF16).realize(); };
+  const auto kernels_of = [&](const Shape& shape, const auto& view) {
+    const Tensor product = view(given(shape)).matmul(given({512, 512}));
+    const Products found = products_of({product});
+    CHECK(found.units == 1);
+    CHECK(found.others == 0);
+    int kernels = 0;
+    for (const Step& step : schedule_on(kHopper, {product})->steps)
+      kernels += step.kernel.get() != nullptr;
+    return kernels;
+  };
+  CHECK(kernels_of({1024, 512}, [](const Tensor& x) { return x.slice({0}, {1024}, {2}); }) == 1);
+  CHECK(kernels_of({512, 1024}, [](const Tensor& x) {
+          return x.slice({0, 0}, {512, 1024}, {1, 2});
+        }) == 2);
+  CHECK(kernels_of({512, 512}, [](const Tensor& x) { return x.flip({0}); }) == 2);
+}
+
+TEST_CASE("results in f32 that are added to what an epilogue reads are read and written in rows") {
+  const auto wide = [](const Tensor& t) {
+    const auto schedule = schedule_on(kHopper, {t});
+    const Step& last = schedule->steps.back();
+    const Target target = find_device(kHopper).target();
+    return to_text(lower(last.kernel.get(), last.name, target).choice).find(" wide") !=
+           std::string::npos;
+  };
+  const auto wide_float = [](const Shape& shape) {
+    return parameter(shape).to(kBF16).realize().to(kF32);
+  };
+  const Tensor product = wide_float({2048, 1024}).matmul(wide_float({1024, 2048}));
+  CHECK(!wide(product));
+  CHECK(wide(parameter({2048, 2048}).realize() - product * 0.1));
+}
+
 TEST_CASE("every product of a transformer's training step is for the units of a warpgroup") {
   constexpr int64_t kBatch = 8, kLength = 512, kWidth = 512, kHeads = 8;
   for (bool causal : {false, true}) {
