@@ -114,12 +114,13 @@ class Orderer {
 
 }  // namespace
 
-std::vector<int> order_for_memory(const std::vector<Job>& jobs,
-                                  const std::vector<JobValue>& values) {
+std::vector<int> order_for_memory(const std::vector<Job>& jobs, const std::vector<JobValue>& values,
+                                  bool by_shares) {
   using Greed = Orderer::Greed;
   std::vector<int> best;
   int64_t least = 0;
   for (const Greed greed : {Greed::Given, Greed::Best, Greed::All}) {
+    if (greed == Greed::All && !by_shares) continue;
     std::vector<int> order = Orderer(jobs, values, greed).run();
     expect(order.size() == jobs.size(), "kernels wait for each other");
     const int64_t peak = peak_of_order(jobs, values, order);

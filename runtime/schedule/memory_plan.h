@@ -56,9 +56,9 @@ struct JobValue {
 };
 
 // An order of the jobs that keeps the sum of what is alive low: the best of the given order and of
-// a greedy one.
-std::vector<int> order_for_memory(const std::vector<Job>& jobs,
-                                  const std::vector<JobValue>& values);
+// greedy ones, of which one gives each reader of a value its share of it (`by_shares`).
+std::vector<int> order_for_memory(const std::vector<Job>& jobs, const std::vector<JobValue>& values,
+                                  bool by_shares = true);
 
 // A job in its turn, all of it once more, or one of its values alone.
 struct Turn {

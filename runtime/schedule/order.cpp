@@ -201,7 +201,10 @@ class Orderer {
       if (budget.limit >= 0) find_repeats(groups_[g], values, j);
       jobs.push_back(std::move(j));
     }
-    const std::vector<int> order = order_for_memory(jobs, values);
+    // Copies between devices go together later, and orders by shares then keep more
+    // (measurements.md: by shares).
+    const bool by_shares = std::ranges::none_of(jobs, &Job::is_copy);
+    const std::vector<int> order = order_for_memory(jobs, values, by_shares);
     for (const int j : order) jobs[j].device = device_of(groups_[j], jobs);
     order_ = gathers_weights(groups_) || budget.limit >= 0
                  ? order_of_least_memory(jobs, values, order, budget)
