@@ -490,3 +490,20 @@ TEST_CASE("rules that hold for integers alone leave floats as they are") {
   Node plus_zero = op(Op::Add, x, constant(kF32, 0));  // 0 for x = -0
   CHECK(simplify(plus_zero) == plus_zero);
 }
+
+TEST_CASE("what rules make of a comparison of vectors is a vector") {
+  Arena arena;
+  ArenaScope scope(arena);
+  constexpr int kLanes = 4;
+  const DType integers = kI32.vec(kLanes), floats = kF32.vec(kLanes);
+  const int64_t slots[2][2] = {{0, 1}, {1, 1}};
+  const Node x = make(Op::Param, integers, {}, Ints(slots[0]));
+  const Node y = make(Op::Param, floats, {}, Ints(slots[1]));
+  for (const Op o : {Op::Lt, Op::Le, Op::Eq, Op::Ne}) {
+    const Node c = make(o, kBool.vec(kLanes), {x, constant(integers, 2)});
+    const Node n = simplify(make(Op::Where, floats, {c, constant(floats, -INFINITY), y}));
+    REQUIRE(n->op == Op::Where);
+    CHECK(n->src(1) == y);
+    CHECK(n->src(0)->dtype == kBool.vec(kLanes));
+  }
+}

@@ -137,6 +137,9 @@ Node Arena::find(uint32_t hash, Op op, DType dtype, std::span<const Node> srcs,
 
 NodeData* Arena::build(uint32_t hash, Op op, DType dtype, std::span<const Node> srcs,
                        const Payload& payload) {
+  if (is_comparison(op))
+    expect(dtype.lanes == srcs[0]->dtype.lanes, info(op).name, " has a result for each of ",
+           srcs[0]->dtype.lanes, " lanes, not ", dtype.lanes);
   NodeData facts{.op = op, .dtype = dtype};
   facts.num_src = static_cast<uint32_t>(srcs.size());
   facts.sources = srcs.data();

@@ -281,7 +281,7 @@ Node less(Node a, Node b) { return compare_less(a, b); }
 Node both(Node a, Node b) {
   if (!a || a->is_const(1)) return b;
   if (!b || b->is_const(1) || a == b) return a;
-  return make(Op::And, kBool, {a, b});
+  return make(Op::And, a->dtype, {a, b});
 }
 
 namespace {
@@ -399,8 +399,8 @@ bool is_inverted(Node n) {
 // Where a comparison does not hold: of equality, or of integers.
 Node inverse(Node n) {
   if (n->op == Op::Eq || n->op == Op::Ne)
-    return make(n->op == Op::Eq ? Op::Ne : Op::Eq, kBool, {n->src(0), n->src(1)});
-  return make(n->op == Op::Lt ? Op::Le : Op::Lt, kBool, {n->src(1), n->src(0)});
+    return make(n->op == Op::Eq ? Op::Ne : Op::Eq, n->dtype, {n->src(0), n->src(1)});
+  return make(n->op == Op::Lt ? Op::Le : Op::Lt, n->dtype, {n->src(1), n->src(0)});
 }
 
 bool is_above_none(Node n) { return !n->is_const(-INFINITY); }
