@@ -341,7 +341,8 @@ $(QUICKSTART): $(BUILD)/quickstart/%: $(BUILD)/quickstart/%.cpp $(LIBRARY) $(BUI
 	  -c $< -o $@.o
 	@$(CXX) $(ALL_LDFLAGS) $@.o $(LIBRARY) $(ALL_LDLIBS) -o $@
 
-OBJECTS := $(LIBRARY_OBJECTS) $(call object,$(TEST_SOURCES) $(FUZZ_SOURCES) $(CONFORMANCE_SOURCES) \
+OBJECTS := $(LIBRARY_OBJECTS) $(TEST_GROUPS) \
+  $(call object,$(TEST_SOURCES) $(FUZZ_SOURCES) $(CONFORMANCE_SOURCES) \
   $(wildcard examples/*.cpp extra/*.cpp extra/bench/*.cpp extra/kernelbench/*.cpp))
 -include $(OBJECTS:.o=.d) $(BUILD)/readme_example.d $(QUICKSTART:=.d)
 
