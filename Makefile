@@ -120,10 +120,10 @@ HOT := tiny/base tiny/ir tiny/rewrite tiny/data tiny/models/text tiny/models/tok
 MOLD := $(if $(shell command -v mold),-fuse-ld=mold)
 
 ALL_CPPFLAGS := -I. $(if $(filter 0,$(Z3)),-DTINY_Z3=0) $(CPPFLAGS)
-# -fPIC: libtiny.so and libtiny.a are made of the same objects; what the compiler inlines, and what
-# an executable's linker makes of it, is the same without.
 # GCC collects its garbage after each few hundred MB: a seventh of its time, to save a fifth of them.
 COLLECTS := $(if $(findstring Free Software,$(shell $(CXX) --version)),--param ggc-min-heapsize=4000000)
+# -fPIC: libtiny.so and libtiny.a are made of the same objects; what the compiler inlines, and what
+# an executable's linker makes of it, is the same without.
 ALL_CXXFLAGS := -std=c++20 -Wall -Wextra -pthread -fPIC -fno-semantic-interposition $(COLLECTS) \
   $(OPTIMIZE_$(CONFIG)) $(CXXFLAGS)
 # Tests run once and are many: compiling them fast is worth more than running them fast, except
@@ -229,8 +229,7 @@ $(EMBEDS): | $(EMBEDDED:%=$(BUILD)/embedded/%.inc)
 
 # Unit tests are compiled six at a time as well, of those with the same initial, each in a namespace
 # of its own behind the headers of all: a third of the time. Not those with code of other namespaces.
-TESTS_ALONE := $(filter-out test/unit/%,$(TEST_SOURCES)) \
-  $(shell grep -lE '^namespace tiny|^\#if __has_include' test/unit/*.cpp)
+TESTS_ALONE := $(shell grep -lE '^namespace tiny|^\#if __has_include' test/unit/*.cpp)
 TEST_GROUPS := $(strip $(foreach letter,a b c d e f g h i j k l m n o p q r s t u v w x y z,\
   $(call groups,$(filter-out $(TESTS_ALONE),$(filter test/unit/test_$(letter)%,$(TEST_SOURCES))),6)))
 define compile_tests

@@ -8,8 +8,8 @@
 // once, so that they take caches and cores from one another as those of the run do, from which the
 // model is made; and a step of all. One JSON line for each batch, medians in milliseconds: what the
 // model says of a step, and of its exchange; what it took of the cores, process 0's seconds on its
-// core times the processes on each; and what the clock says, which others who use the machine
-// change.
+// core times the processes on each; and the same by the clock, which others who use the machine
+// change: there a step of each alone takes until the slowest of them is done.
 //
 // Of a pipeline a line for each number of micro-batches, by the clock alone, since its stages wait:
 // what process 0 takes for the same micro-batches through all stages is what the model is made of.
@@ -37,7 +37,8 @@ namespace {
 using Devices = std::vector<std::string>;
 using Step = std::function<void()>;
 
-constexpr int64_t kBatches[] = {2, 8};  // texts of each process
+constexpr const char* kByClock = " by the clock";  // behind the name of what was measured
+constexpr int64_t kBatches[] = {2, 8};             // texts of each process
 constexpr int64_t kSums[] = {1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20};  // bytes
 constexpr bench::Gpt2Sizes kSizes{
     .vocabulary = 512, .positions = 32, .width = 256, .heads = 4, .layers = 2};
@@ -92,7 +93,7 @@ void measure(const std::string& name, const Devices& devices, const Step& step, 
   const std::clock_t used = std::clock();
   for (int i = 0; i < times; ++i) step();
   bench::wait(devices);
-  to.add(name + " by the clock", (bench::seconds() - start) / times);
+  to.add(name + kByClock, (bench::seconds() - start) / times);
   to.add(name, static_cast<double>(std::clock() - used) / CLOCKS_PER_SEC / times);
 }
 
@@ -116,22 +117,36 @@ Step sum_of(int64_t bytes, const Devices& devices) {
 
 std::string field(const char* name, double value) { return cat(", \"", name, "\": ", value); }
 
-void tell(int64_t batch, const Medians& of) {
+// What the model says of a step, from seconds of the cores, or from those by the clock, which with
+// several processes on a core are those of all of them, and those until the slowest is done.
+struct Modelled {
+  bench::Links links;
+  double own, exchange, step;
+};
+Modelled modelled(const Medians& of, bool by_clock) {
+  const std::string suffix = by_clock ? kByClock : "";
   bench::Cluster c = host(rank_count());
-  c.inside = links_of(of);
+  const double shared = by_clock ? bench::crowding(c) : 1;
+  c.inside = links_of([&](const std::string& name) { return of(name + suffix) / shared; });
   const bench::Exchange sums = exchange();
-  const double modelled = bench::step_seconds(of("own"), sums, c);
-  const double used = bench::crowding(c) * of("all"), clock = of("all by the clock");
+  const double own = of((by_clock ? "slowest" : "own") + suffix) / shared;
+  return {c.inside, own, bench::exchange_seconds(sums, c), bench::step_seconds(own, sums, c)};
+}
+
+void tell(int64_t batch, const Medians& of) {
+  const bench::Cluster c = host(rank_count());
+  const Modelled cores = modelled(of, false), clock = modelled(of, true);
+  const double used = bench::crowding(c) * of("all"), taken = of(cat("all", kByClock));
   std::cout << bench::record(bench::cpu_name()) << ", \"name\": \"processes_gpt2\""
             << field("processes", c.devices) << field("cores", c.processors)
             << field("batch", static_cast<double>(batch))
-            << field("message_us", c.inside.seconds * 1e6)
-            << field("gb_per_s", c.inside.bytes_per_second * 1e-9)
-            << field("own_ms", of("own") * 1e3)
-            << field("exchange_ms", bench::exchange_seconds(sums, c) * 1e3)
-            << field("modelled_ms", modelled * 1e3) << field("cores_ms", used * 1e3)
-            << field("deviation", modelled / used - 1) << field("step_ms", clock * 1e3)
-            << field("step_deviation", modelled / clock - 1) << "}" << std::endl;
+            << field("message_us", cores.links.seconds * 1e6)
+            << field("gb_per_s", cores.links.bytes_per_second * 1e-9)
+            << field("own_ms", cores.own * 1e3) << field("exchange_ms", cores.exchange * 1e3)
+            << field("modelled_ms", cores.step * 1e3) << field("cores_ms", used * 1e3)
+            << field("deviation", cores.step / used - 1)
+            << field("step_modelled_ms", clock.step * 1e3) << field("step_ms", taken * 1e3)
+            << field("step_deviation", clock.step / taken - 1) << "}" << std::endl;
 }
 
 // --- Pipelines -----------------------------------------------------------------------------------
@@ -141,8 +156,8 @@ constexpr int kMicroBatches[] = {1, 2, 4, 8, 16};
 
 void tell_pipeline(int micro_batches, const Medians& of) {
   bench::Cluster c = host(rank_count());
-  c.inside = links_of([&](const std::string& name) { return of.least(name + " by the clock"); });
-  const double own = of.least("own by the clock"), all = of.least("all by the clock");
+  c.inside = links_of([&](const std::string& name) { return of.least(name + kByClock); });
+  const double own = of.least(cat("own", kByClock)), all = of.least(cat("all", kByClock));
   const double bytes = kRows * kWidth * sizeof(float);
   const bench::Exchange messages{bench::Exchange::Pipeline,
                                  std::vector<double>(static_cast<size_t>(micro_batches), bytes)};
@@ -215,6 +230,14 @@ void run() {
   for (const int64_t batch : kBatches) {
     const Step own = replayed(training(batch, {"CPU"}).step);
     const Step all = replayed(training(batch * count, ranks).step);
+    const Step together = replayed(
+        [one = (Tensor::zeros({count, 1}).shard(ranks, 0) + 1).realize()] { return one.sum(0); });
+    const Step slowest = [&] {
+      own();
+      bench::wait({"CPU"});
+      together();
+      bench::wait(ranks);
+    };
     for (int i = 0; i < 4; ++i) {
       for (const Step& sum : sums) sum();
       all();
@@ -226,6 +249,7 @@ void run() {
       meet();
       measure("own", {"CPU"}, own, medians);
       meet();
+      measure("slowest", ranks, slowest, medians);
       measure("all", ranks, all, medians);
     }
     if (rank() == 0) tell(batch * count, medians);
